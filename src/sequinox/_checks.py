@@ -1,0 +1,115 @@
+"""Checks of what users pass: each says what was expected, what came, and which argument."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._types import BatchShape, DType, State
+
+
+def conform(state: Any, expected: Any, where: str) -> State:
+    """`state` in the containers of `expected` (a tree of shapes and dtypes), or an error that names the place.
+
+    Tuples and lists stand for each other and for named tuples, so that a plain pair `(y, c)` is an LSTM's state.
+    """
+    if (isinstance(expected, tuple) and type(expected) is not tuple) or type(expected) in (tuple, list):
+        names = getattr(expected, "_fields", None)
+        shown = f"{type(expected).__name__}({', '.join(names)})" if names else f"a tuple of {len(expected)}"
+        if not isinstance(state, tuple | list):
+            raise TypeError(f"{where} must be {shown}, got {type(state).__name__}")
+        if len(state) != len(expected):
+            raise ValueError(f"{where} must be {shown}, got {len(state)} entries")
+        labels = [f".{n}" for n in names] if names else [f"[{i}]" for i in range(len(expected))]
+        parts = [conform(s, e, where + n) for s, e, n in zip(state, expected, labels, strict=True)]
+        return type(expected)(*parts) if names else type(expected)(parts)
+    if isinstance(expected, jax.ShapeDtypeStruct):
+        if not isinstance(state, jax.Array | np.ndarray):
+            raise TypeError(f"{where} must be an array, got {type(state).__name__}")
+        if state.dtype != expected.dtype:
+            raise TypeError(f"{where} must have dtype {expected.dtype}, got {state.dtype}")
+        if state.shape != expected.shape:
+            raise ValueError(
+                f"{where} must have shape {expected.shape}, got {state.shape} (init_state(batch) gives one that fits)"
+            )
+        return jnp.asarray(state)
+    got, want = jax.tree.structure(state), jax.tree.structure(expected)
+    if got != want:
+        raise ValueError(f"{where} must have the structure {want}, got {got}")
+    leaves = [
+        conform(s, e, where + jax.tree_util.keystr(p))
+        for (p, s), e in zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(expected), strict=True)
+    ]
+    return jax.tree.unflatten(want, leaves)
+
+
+def batch_shape(batch: BatchShape, who: str) -> tuple[int, ...]:
+    """The batch axes as a tuple, checked."""
+    axes = (batch,) if isinstance(batch, int | np.integer) and not isinstance(batch, bool) else batch
+    if not isinstance(axes, tuple | list) or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) for n in axes
+    ):
+        raise TypeError(f"{who}: batch must be an integer or a tuple of integers, got {batch!r}")
+    if any(n < 0 for n in axes):
+        raise ValueError(f"{who}: batch must not be negative, got {batch!r}")
+    return tuple(int(n) for n in axes)
+
+
+def size(value: Any, who: str, name: str) -> int:
+    """A positive whole number, checked: a width or a count."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{who}: {name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{who}: {name} must be at least 1, got {value}")
+    return int(value)
+
+
+def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Array | None:
+    if flags is None:
+        return None
+    if not isinstance(flags, jax.Array | np.ndarray):
+        raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(flags).__name__}")
+    if flags.dtype != np.dtype(bool):
+        raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}")
+    if flags.shape != shape:
+        raise ValueError(f"{who}: {name} must have shape {shape}, as the samples, got {flags.shape}")
+    return jnp.asarray(flags)
+
+
+def check_key(key: Any, who: str) -> Array:
+    """A PRNG key, typed or raw, checked."""
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    raw = isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape == (2,)
+    if not (typed and key.shape == ()) and not raw:
+        what = f"an array of {key.dtype} {key.shape}" if isinstance(key, jax.Array | np.ndarray) else repr(key)
+        raise TypeError(f"{who}: key must be a PRNG key, such as jax.random.key(0), got {what}")
+    return key
+
+
+def float_dtype(dtype: DType | None, who: str) -> Any:
+    """`dtype` of a constructor, checked; None is JAX's default floating-point dtype."""
+    if dtype is None:
+        return jnp.zeros(()).dtype
+    dtype = jnp.dtype(dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{who}: dtype must be a floating dtype, got {dtype}")
+    return dtype
+
+
+def flag(value: Any, who: str, name: str) -> bool:
+    """True or False, checked."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{who}: {name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def number(value: Any, who: str, name: str) -> float:
+    """A finite real number, checked."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{who}: {name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{who}: {name} must be finite, got {value}")
+    return float(value)

@@ -1,0 +1,272 @@
+"""The contract that every layer of the library keeps.
+
+    y, state  = layer.step(x, state)                               # one sample
+    ys, state = layer.unroll(xs, state, mask=mask, resets=resets)  # a stretch of samples, from a given state
+    ys        = layer.forward(xs, mask=mask, resets=resets)        # a whole sequence; the same as layer(xs, ...)
+    state     = layer.init_state(batch)                            # the state before the first sample
+
+The three ways of running agree, in values and in gradients, at every way of cutting a sequence into stretches.
+
+**Masks.** `mask` is True on real samples. A masked step leaves every leaf of the state as it was and outputs zeros;
+what stands in it (NaN included) reaches nothing, and the gradient with respect to it is exactly zero. Masked steps may
+stand anywhere in a row, and a row may have no real sample at all.
+
+**Resets.** `resets` is True where the state starts afresh *before* the sample is read, so that rows packed one behind
+another equal separate rows. A reset on a masked step is as absent as the step itself.
+
+**Batches.** Any number of leading batch axes, also none; every leaf of a state carries them first. Under `jax.vmap` a
+layer does the same as with a batch axis.
+"""
+
+import abc
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._checks import check_flags, conform
+from ._types import BatchShape, DType, State
+
+
+class SequenceLayer(eqx.Module):
+    """A layer that steps and unrolls with the same weights.
+
+    To write one, give `n_in`, `n_out` and `init_state`, and one of the two hooks `_step` (one sample; unrolled by a
+    scan) and `_unroll` (a stretch of samples); both where a stretch can be done better than step by step. The public
+    methods check what comes in, read masked samples as zeros, and zero masked outputs: the hooks need not. A recurrent
+    cell is written more easily from [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without memory from
+    [`Pointwise`][sequinox.layers.Pointwise].
+    """
+
+    n_in: eqx.AbstractVar[int | None]
+    """Width of a sample; None where any width will do."""
+    n_out: eqx.AbstractVar[int | None]
+    """Width of an output; None where it is that of the input."""
+
+    @abc.abstractmethod
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The state before the first sample.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream. Default: that of the layer's weights (float32 for a layer without any).
+
+        Returns:
+            A PyTree of arrays, each with the batch axes first. Zeros, unless the layer says otherwise.
+        """
+
+    # ---- hooks -----------------------------------------------------------------------------------------------------
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        """One sample, not masked; `x` and `state` are checked. Default: a stretch of one."""
+        ys, state = self._unroll(jnp.expand_dims(x, self._time_axis(x.ndim + 1)), state, None, None, key)
+        return (ys if self.pools else jnp.squeeze(ys, -2)), state
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        """A stretch of samples; all is checked, and masked samples are zeros. Default: a scan over `_step`."""
+        axis = self._time_axis(xs.ndim)
+        n_time = xs.shape[axis]
+        init = None if resets is None else self.init_state(xs.shape[:axis], self._stream_dtype(xs))
+        keys = None if key is None else jax.random.split(key, n_time)
+
+        def body(state: State, inputs: Any) -> tuple[State, Array]:
+            x, m, r, k = inputs
+            before = state if r is None else select(r if m is None else r & m, init, state)
+            y, after = self._step(x, before, k)
+            return (after if m is None else select(m, after, state)), y
+
+        first = lambda a: None if a is None else jnp.moveaxis(a, axis, 0)
+        state, ys = jax.lax.scan(body, state, (first(xs), first(mask), first(resets), keys))
+        return jnp.moveaxis(ys, 0, axis), state
+
+    @property
+    def pools(self) -> bool:
+        """Whether a stretch gives one output, `"*batch n_out"`, instead of one a sample."""
+        return False
+
+    @property
+    def offline_reason(self) -> str | None:
+        """Why the layer cannot run in a stream, or None if it can."""
+        return None
+
+    @property
+    def _sample_ndim(self) -> int:
+        """1 for vectors; 0 for a layer that reads integer tokens."""
+        return 1
+
+    # ---- the public interface --------------------------------------------------------------------------------------
+
+    @final
+    @property
+    def streams(self) -> bool:
+        """Whether the layer can be run sample by sample: False if an output depends on later samples."""
+        return self.offline_reason is None
+
+    @final
+    @property
+    def dtype(self) -> np.dtype | None:
+        """The dtype of the layer's weights, or None if it has none."""
+        leaves = jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
+        return leaves[0].dtype if leaves else None
+
+    @final
+    def step(
+        self,
+        x: Any,
+        state: State = None,
+        *,
+        mask: Any = None,
+        resets: Any = None,
+        key: Any = None,
+    ) -> tuple[Array, State]:
+        """Reads one sample.
+
+        Arguments:
+            x: the sample, `"*batch n_in"`, in the dtype of the weights.
+            state: the state before it; default (None): `init_state`.
+            mask: bool `"*batch"`, False in the rows that have no sample now: their state stays, their output is zeros.
+            resets: bool `"*batch"`, True in the rows whose state starts afresh before this sample.
+            key: PRNG key, needed only where something is random (dropout in training).
+
+        Returns:
+            The output `"*batch n_out"`, and the state after the sample.
+
+        Raises:
+            TypeError: if the layer does not stream (`streams` is False), or a dtype is wrong.
+            ValueError: if a shape is wrong.
+        """
+        who = f"{type(self).__name__}.step"
+        require_streaming(self, who)
+        x, batch = self._check_samples(x, who, "x", time=False)
+        mask, resets = check_flags(mask, batch, who, "mask"), check_flags(resets, batch, who, "resets")
+        dtype = self._stream_dtype(x)
+        state = self._resolve_state(state, batch, dtype, who)
+        if mask is not None:
+            x = select(mask, x, jnp.zeros_like(x))
+        if self.pools and (mask is not None or resets is not None):  # a row without a sample gives its output so far
+            one = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
+            return self._unroll(jnp.expand_dims(x, len(batch)), state, one(mask), one(resets), key)
+        before = state
+        resets = resets if resets is None or mask is None else resets & mask
+        if resets is not None:
+            before = select(resets, self.init_state(batch, dtype), state)
+        y, after = self._step(x, before, key)
+        if mask is not None:
+            y, after = select(mask, y, jnp.zeros_like(y)), select(mask, after, state)
+        return y, after
+
+    @final
+    def unroll(
+        self,
+        xs: Any,
+        state: State = None,
+        *,
+        mask: Any = None,
+        resets: Any = None,
+        key: Any = None,
+    ) -> tuple[Array, State]:
+        """Reads a stretch of samples from a given state.
+
+        Arguments:
+            xs: the samples, `"*batch time n_in"`, in the dtype of the weights; `time` may be 0.
+            state: the state before the first; default (None): `init_state`.
+            mask: bool `"*batch time"`, True on real samples; default: all are real.
+            resets: bool `"*batch time"`, True where the state starts afresh before the sample is read.
+            key: PRNG key, needed only where something is random (dropout in training).
+
+        Returns:
+            The outputs `"*batch time n_out"` (one output `"*batch n_out"` from a layer that pools), and each row's own
+            state after its last real sample.
+
+        Raises:
+            TypeError: if a dtype is wrong.
+            ValueError: if a shape is wrong.
+        """
+        who = f"{type(self).__name__}.unroll"
+        xs, batch = self._check_samples(xs, who, "xs", time=True)
+        flags = (*batch, xs.shape[len(batch)])
+        mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
+        state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
+        if mask is not None:
+            xs = select(mask, xs, jnp.zeros_like(xs))
+        ys, state = self._unroll(xs, state, mask, resets, key)
+        if mask is not None and not self.pools:
+            ys = select(mask, ys, jnp.zeros_like(ys))
+        return ys, state
+
+    @final
+    def forward(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+        """Reads a whole sequence from the initial state: `unroll` without the states.
+
+        Arguments:
+            xs: the samples, `"*batch time n_in"`.
+            mask: bool `"*batch time"`, True on real samples; default: all are real.
+            resets: bool `"*batch time"`, True where the state starts afresh before the sample is read.
+            key: PRNG key, needed only where something is random (dropout in training).
+
+        Returns:
+            The outputs `"*batch time n_out"`; `"*batch n_out"` from a layer that pools.
+        """
+        return self.unroll(xs, mask=mask, resets=resets, key=key)[0]
+
+    @final
+    def __call__(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+        """The same as [`forward`][sequinox.SequenceLayer.forward]."""
+        return self.unroll(xs, mask=mask, resets=resets, key=key)[0]
+
+    # ---- checks ----------------------------------------------------------------------------------------------------
+
+    def _time_axis(self, ndim: int) -> int:
+        return ndim - 1 - self._sample_ndim
+
+    def _stream_dtype(self, x: Array) -> np.dtype | None:
+        """The dtype of the stream: that of vector samples; tokens leave it to the weights."""
+        return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else self.dtype
+
+    def _check_samples(self, x: Any, who: str, name: str, *, time: bool) -> tuple[Array, tuple[int, ...]]:
+        if not isinstance(x, jax.Array | np.ndarray):
+            raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(x).__name__}")
+        x = jnp.asarray(x)
+        width = "n_in" if self.n_in is None else str(self.n_in)
+        axes = (["time"] if time else []) + ([width] if self._sample_ndim else [])
+        expected = "(*batch, " + ", ".join(axes) + ("," if not axes else "") + ")"
+        if self._sample_ndim == 0:
+            if not jnp.issubdtype(x.dtype, jnp.integer):
+                raise TypeError(f"{who}: {name} must hold integer tokens, got dtype {x.dtype}")
+        elif not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise TypeError(f"{who}: {name} must be of a floating dtype, got {x.dtype}")
+        elif self.dtype is not None and x.dtype != self.dtype:
+            raise TypeError(
+                f"{who}: {name} has dtype {x.dtype} but the weights have {self.dtype}; cast one to the other's dtype"
+            )
+        if x.ndim < len(axes):
+            raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")
+        if self._sample_ndim and self.n_in is not None and x.shape[-1] != self.n_in:
+            raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")
+        return x, x.shape[: x.ndim - len(axes)]
+
+    def _resolve_state(self, state: State, batch: tuple[int, ...], dtype: Any, who: str) -> State:
+        """The given state in the layer's own containers, its shapes and dtypes checked; None is the initial state."""
+        if state is None:
+            return self.init_state(batch, dtype)
+        return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), f"{who}: state")
+
+
+def require_streaming(layer: SequenceLayer, who: str) -> None:
+    """Raises the one error of layers that cannot run sample by sample."""
+    if layer.offline_reason is not None:
+        raise TypeError(f"{who}: this layer does not stream: {layer.offline_reason}")
+
+
+def select(flags: Array, on_true: State, on_false: State) -> State:
+    """`on_true` in the rows where `flags` is True, `on_false` in the others; leaf by leaf, flags over the leading axes."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(flags.reshape(flags.shape + (1,) * (a.ndim - flags.ndim)), a, b)
+
+    return jax.tree.map(pick, on_true, on_false)

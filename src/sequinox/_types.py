@@ -1,0 +1,41 @@
+"""One notation for shapes, used in every signature of the library.
+
+| axis     | meaning                                                             |
+|----------|---------------------------------------------------------------------|
+| `*batch` | any number of batch axes, also none; always the leading axes         |
+| `time`   | the samples of a sequence, in the order in which they are read       |
+| `n_in`   | width of a sample that a layer reads                                 |
+| `n_out`  | width of a sample that a layer gives                                 |
+| `n_hidden` | width of a recurrent state                                         |
+
+A *sample* is one time step, `"*batch n_in"`; a *sequence* is `"*batch time n_in"`. Masks and resets are boolean,
+`"*batch time"`: a mask is True on real samples, a reset is True where the state starts afresh before the sample is
+read.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from jaxtyping import Array, Bool, Key, PyTree, Shaped, UInt32
+
+Samples: TypeAlias = Shaped[Array, "*batch time n_in"]
+Outputs: TypeAlias = Shaped[Array, "*batch time n_out"]
+Sample: TypeAlias = Shaped[Array, "*batch n_in"]
+Output: TypeAlias = Shaped[Array, "*batch n_out"]
+Mask: TypeAlias = Bool[Array, "*batch time"]
+Row: TypeAlias = Bool[Array, "*batch"]
+
+State: TypeAlias = PyTree
+"""A layer's memory: a PyTree of arrays, each with the batch axes first."""
+
+BatchShape: TypeAlias = int | Sequence[int]
+"""The batch axes of a state: `()` for one stream, `8` or `(8,)` for a batch, `(2, 8)` for nested batches."""
+
+PRNGKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
+"""A typed key, or a raw one of two unsigned integers."""
+
+Initializer: TypeAlias = Callable[..., Array]
+"""`initializer(key, shape, dtype)`, as those of `jax.nn.initializers`."""
+
+DType: TypeAlias = Any
+"""Whatever `jnp.dtype` takes."""

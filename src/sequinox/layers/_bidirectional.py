@@ -1,0 +1,130 @@
+"""Two layers on one sequence, one of them reading it from its end."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._checks import batch_shape, float_dtype
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType, State
+
+
+class BidirectionalState(NamedTuple):
+    """The states of the two layers of a `Bidirectional`."""
+
+    forward: State
+    backward: State
+
+
+class Bidirectional(SequenceLayer):
+    """Two layers on one sequence, the second reading it backwards; their outputs are concatenated.
+
+    Each row is read backwards within its own mask: the backward layer's first sample is the row's last real one, its
+    final state stands at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
+    pool give one output, each direction's own: `Bidirectional(Sequential([GRU(...), LastStep()]), Sequential([GRU(...),
+    LastStep()]))` is the forward output at the last sample beside the backward output at the first.
+
+    It does not stream, since the backward layer needs the end of the sequence; `init_state` gives both directions a
+    start.
+
+    Source: [Schuster and Paliwal 1997](https://doi.org/10.1109/78.650093).
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> k1, k2 = jax.random.split(jax.random.key(0))
+        >>> both = sqx.Bidirectional(sqx.GRU(3, 5, k1), sqx.GRU(3, 4, k2))
+        >>> both(jnp.ones((7, 3))).shape
+        (7, 9)
+
+        ```
+    """
+
+    forward_layer: SequenceLayer
+    backward_layer: SequenceLayer
+    n_in: int | None = eqx.field(static=True)
+    n_out: int | None = eqx.field(static=True)
+
+    def __init__(self, forward_layer: SequenceLayer, backward_layer: SequenceLayer):
+        """
+        Arguments:
+            forward_layer: reads from the first sample on.
+            backward_layer: reads from the last sample back; of the same `n_in`, and pooling if the other does.
+
+        Raises:
+            TypeError: if one is not a sequence layer.
+            ValueError: if they do not fit together.
+        """
+        for name, layer in (("forward_layer", forward_layer), ("backward_layer", backward_layer)):
+            if not isinstance(layer, SequenceLayer):
+                raise TypeError(f"Bidirectional: {name} must be a sequence layer, got {layer!r}")
+        widths = {forward_layer.n_in, backward_layer.n_in} - {None}
+        if len(widths) > 1 or forward_layer._sample_ndim != backward_layer._sample_ndim:
+            raise ValueError(
+                f"Bidirectional: both layers read the same samples, got widths {forward_layer.n_in} and
+                {backward_layer.n_in}"
+            )
+        if forward_layer.pools != backward_layer.pools:
+            raise ValueError("Bidirectional: either both layers pool over time or neither does")
+        self.forward_layer, self.backward_layer = forward_layer, backward_layer
+        self.n_in = next(iter(widths), None)
+        outs = [self.n_in if la.n_out is None else la.n_out for la in (forward_layer, backward_layer)]
+        self.n_out = None if None in outs else sum(outs)
+
+    @property
+    def pools(self) -> bool:
+        """Whether both layers do."""
+        return self.forward_layer.pools
+
+    @property
+    def offline_reason(self) -> str | None:
+        """The backward layer."""
+        return "Bidirectional reads the sequence from its end, which a stream has not reached"
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.forward_layer._sample_ndim
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> BidirectionalState:
+        """A start for each direction.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single sequence.
+            dtype: dtype of the sequence; default: that of the weights.
+        """
+        batch = batch_shape(batch, "Bidirectional.init_state")
+        dtype = float_dtype(self.dtype if dtype is None else dtype, "Bidirectional.init_state")
+        return BidirectionalState(
+            self.forward_layer.init_state(batch, dtype), self.backward_layer.init_state(batch, dtype)
+        )
+
+    def _unroll(
+        self, xs: Array, state: BidirectionalState, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, BidirectionalState]:
+        axis = self._time_axis(xs.ndim)
+        keys = (None, None) if key is None else jax.random.split(key)
+        flip = lambda a: None if a is None else jnp.flip(a, axis)
+        forward, state_f = self.forward_layer.unroll(xs, state.forward, mask=mask, resets=resets, key=keys[0])
+        backward, state_b = self.backward_layer.unroll(
+            flip(xs), state.backward, mask=flip(mask), resets=flip(_ends(mask, resets)), key=keys[1]
+        )
+        backward = backward if self.pools else jnp.flip(backward, axis)
+        return jnp.concatenate([forward, backward], -1), BidirectionalState(state_f, state_b)
+
+
+def _ends(mask: Array | None, resets: Array | None) -> Array | None:
+    """Where a packed row has its last real sample and another row follows: there the backward layer starts afresh."""
+    if resets is None or resets.shape[-1] == 0:
+        return resets
+    real = jnp.ones_like(resets) if mask is None else mask
+    row = jnp.cumsum(resets & real, -1)
+    # Of the real samples that follow, the nearest one's row number; those of a row never fall.
+    beyond = jnp.where(real, row, row.max(initial=0) + 1)
+    following = jnp.flip(jnp.minimum.accumulate(jnp.flip(beyond, -1), -1), -1)[..., 1:]
+    is_real_after = jnp.flip(jnp.cumsum(jnp.flip(real, -1), -1), -1)[..., 1:] > 0
+    ends = is_real_after & (following != row[..., :-1])
+    return jnp.concatenate([ends, jnp.zeros_like(resets[..., :1])], -1)

@@ -1,0 +1,99 @@
+"""A recurrent network, from a sequence to a label."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+from .._checks import check_key, flag, number, size
+from .._layer import SequenceLayer
+from .._types import DType, PRNGKey
+from ..layers import Bidirectional, Dense, Dropout, LastStep, MeanOverTime, Sequential
+from ..recurrent import GRU, LSTM, RNN
+
+_CELLS = {"lstm": LSTM, "gru": GRU, "rnn": RNN}
+
+
+def recurrent_net(
+    n_in: int,
+    n_hidden: int,
+    n_out: int,
+    key: PRNGKey,
+    *,
+    cell: Literal["lstm", "gru", "rnn"] | Callable[..., SequenceLayer] = "lstm",
+    n_layers: int = 1,
+    bidirectional: bool = False,
+    pool: Literal["last", "mean"] | None = "last",
+    dropout: float = 0.0,
+    dtype: DType | None = None,
+    **options: Any,
+) -> Sequential:
+    """Recurrent layers, pooling over time, and a dense head.
+
+    Arguments:
+        n_in: width of a sample.
+        n_hidden: width of every recurrent layer (of each direction).
+        n_out: width of the output, for example the number of classes.
+        key: PRNG key for the weights.
+        cell: `"lstm"` (default), `"gru"`, `"rnn"`, or a cell class or function called as
+            `cell(n_in, n_hidden, key, dtype=..., **options)`.
+        n_layers: number of recurrent layers.
+        bidirectional: whether every recurrent layer reads both ways. Such a network does not stream.
+        pool: what the head reads: `"last"` (default), the output at each row's last real sample, and of a backward
+            direction that at the first, its own last; `"mean"`, the mean over the row's real samples; None, every
+            sample, for one output a sample.
+        dropout: probability of a zero between layers in training, behind every recurrent layer. Calls then need `key=`.
+            Default 0.
+        dtype: of the weights; default: JAX's default, float32.
+        options: further options of the cell, for example `forget_bias=1.0` or `implementation="scan"`.
+
+    Returns:
+        A [`Sequential`][sequinox.layers.Sequential] with outputs `"*batch n_out"` (`"*batch time n_out"` if `pool` is
+        None).
+
+    Raises:
+        TypeError, ValueError: for sizes that are not positive integers, an unknown cell or pooling, a wrong dropout,
+        dtype
+            or key.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> net = sqx.recurrent_net(3, 4, 2, jax.random.key(0))
+        >>> net(jnp.ones((5, 3))).shape
+        (2,)
+        >>> len(sqx.parameters(net))
+        17
+
+        ```
+    """
+    who = "recurrent_net"
+    for name, value in (("n_in", n_in), ("n_hidden", n_hidden), ("n_out", n_out), ("n_layers", n_layers)):
+        size(value, who, name)
+    make = _CELLS.get(cell) if isinstance(cell, str) else cell
+    if not callable(make):
+        raise ValueError(f'{who}: cell must be "lstm", "gru", "rnn" or a cell class, got {cell!r}')
+    if pool not in ("last", "mean", None):
+        raise ValueError(f'{who}: pool must be "last", "mean" or None, got {pool!r}')
+    if not 0 <= number(dropout, who, "dropout") < 1:
+        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    directions = 1 + flag(bidirectional, who, "bidirectional")
+    *cell_keys, head_key = jax.random.split(check_key(key, who), n_layers * directions + 1)
+    keys = iter(cell_keys)
+
+    layers: list[SequenceLayer] = []
+    width = n_in
+    for i in range(n_layers):
+        one_way = [make(width, n_hidden, next(keys), dtype=dtype, **options) for _ in range(directions)]
+        if i == n_layers - 1 and pool == "last":
+            one_way = [Sequential([layer, LastStep()]) for layer in one_way] if bidirectional else one_way
+        layers.append(Bidirectional(*one_way) if bidirectional else one_way[0])
+        if i == n_layers - 1 and pool == "last" and not bidirectional:
+            layers.append(LastStep())
+        if i == n_layers - 1 and pool == "mean":
+            layers.append(MeanOverTime())
+        if dropout:
+            layers.append(Dropout(dropout))
+        width = n_hidden * directions
+    return Sequential([*layers, Dense(width, n_out, head_key, dtype=dtype)])

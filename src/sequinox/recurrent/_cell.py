@@ -1,0 +1,135 @@
+"""What recurrent cells share: written for one sample, lifted over batch axes and time."""
+
+import abc
+import math
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._checks import batch_shape
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from ._engine import Affine, Flags, Unserved, affine, unroll_fused, unroll_scan
+
+Implementation: TypeAlias = Literal["scan", "fused"] | None
+"""How a cell is unrolled: see [`RecurrentCell`][sequinox.recurrent.RecurrentCell]."""
+
+
+class RecurrentCell(SequenceLayer):
+    """A recurrent layer given by what it does with one sample.
+
+    A cell is its arrays, `start` (the state before the first sample) and `transition` (one sample, as the paper prints
+    it, vectors only). Products with weights go through the function `affine` that `transition` is handed:
+    `affine((W, x), (U, h), b)` is `W @ x + U @ h + b`. The rest of the contract is made from these.
+
+    `implementation` chooses how it is unrolled. `"fused"` groups products that share their vectors and defers weight
+    gradients to one large product after the loop: faster to train, with less memory. `"scan"` is the plain loop,
+    differentiated by JAX. The two agree in values and derivatives of any order. None takes `"fused"` wherever it can,
+    that is, where every matrix of the cell is used through `affine`.
+    """
+
+    n_in: eqx.AbstractVar[int]
+    n_hidden: eqx.AbstractVar[int]
+    implementation: eqx.AbstractVar[Implementation]
+
+    @abc.abstractmethod
+    def start(self, dtype: DType) -> State:
+        """The state before the first sample, for one stream: vectors."""
+
+    @abc.abstractmethod
+    def transition(self, affine: Affine, x: Array, state: Any) -> tuple[Array, State]:
+        """One sample: the output and the next state.
+
+        Arguments:
+            affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` standing for `W @ v` and an array for
+            itself. x: the sample, `" n_in"`.
+            state: the state before it, of the structure of `start`.
+        """
+
+    @property
+    def n_out(self) -> int:
+        """Width of the output: that of the hidden state."""
+        return self.n_hidden
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The state before the first sample.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the weights.
+
+        Returns:
+            A PyTree of arrays, each with the batch axes first.
+        """
+        axes = batch_shape(batch, f"{type(self).__name__}.init_state")
+        one = self.start(self.dtype if dtype is None else dtype)
+        return jax.tree.map(lambda a: jnp.broadcast_to(a, (*axes, *a.shape)), one)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        del key
+        batch = x.shape[:-1]
+        if not batch:
+            return self.transition(affine, x, state)
+        x, state = _merge(x, len(batch)), jax.tree.map(partial(_merge, n=len(batch)), state)
+        y, state = jax.vmap(partial(self.transition, affine))(x, state)
+        return y.reshape(*batch, -1), jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), state)
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        del key
+        init = None if mask is None and resets is None else self.init_state(xs.shape[:-2], xs.dtype)
+        return _unroll_jitted(self, xs, state, mask, resets, init)
+
+
+@eqx.filter_jit
+def _unroll_jitted(
+    cell: RecurrentCell, xs: Array, state: State, mask: Array | None, resets: Array | None, init: State
+) -> tuple[Array, State]:
+    """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop anew."""
+    batch, n = xs.shape[:-2], xs.ndim - 2
+    rows = partial(_merge, n=n)
+    time_first = lambda a: None if a is None else jnp.swapaxes(rows(a), 0, 1)
+    flags = Flags(time_first(mask), time_first(resets), jax.tree.map(rows, init))
+    args = (type(cell).transition, cell, time_first(xs), jax.tree.map(rows, state), flags)
+    if cell.implementation != "scan" and xs.size:
+        try:
+            ys, final = unroll_fused(*args)
+        except Unserved as reason:
+            if cell.implementation == "fused":
+                raise ValueError(f'{type(cell).__name__}: implementation="fused" does not serve it: {reason}') from None
+            ys, final = unroll_scan(*args)
+    else:
+        ys, final = unroll_scan(*args)
+    back = lambda a: a.reshape(*batch, *a.shape[1:])
+    return back(jnp.swapaxes(ys, 0, 1)), jax.tree.map(back, final)
+
+
+def _merge(a: Array, n: int) -> Array:
+    """The first `n` axes as one."""
+    return a.reshape(math.prod(a.shape[:n]), *a.shape[n:])
+
+
+def check_implementation(value: Any, who: str) -> Implementation:
+    """`implementation` of a cell's constructor, checked."""
+    if value not in ("scan", "fused", None):
+        raise ValueError(f'{who}: implementation must be "scan", "fused" or None, got {value!r}')
+    return value
+
+
+def make_weights(
+    key: PRNGKey, shapes: dict[str, tuple[int, int]], initializer: Initializer, dtype: DType
+) -> dict[str, Array]:
+    """Weights `(n_out, n_in)` by name, each from a key of its own.
+
+    The initialisers of `jax.nn.initializers` take the last axis for the output; ours is the first.
+    """
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: initializer(k, (n_in, n_out), dtype).T
+        for (name, (n_out, n_in)), k in zip(shapes.items(), keys, strict=True)
+    }

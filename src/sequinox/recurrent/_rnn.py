@@ -1,0 +1,96 @@
+"""The plain recurrent unit of Elman."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._checks import check_key, float_dtype, size
+from .._types import DType, Initializer, PRNGKey
+from ._cell import Implementation, RecurrentCell, check_implementation, make_weights
+from ._engine import Affine
+
+
+class RNN(RecurrentCell):
+    r"""Plain (Elman) recurrent unit.
+
+    $$
+    h' = \phi(W x + U h + b)
+    $$
+
+    with $\phi$ the hyperbolic tangent or the rectifier. The output is the new state $h'$.
+
+    Source: [Elman 1990](https://doi.org/10.1207/s15516709cog1402_1), a textbook definition. PyTorch's `nn.RNN` adds two
+    biases; ours is their sum.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> rnn = sqx.RNN(3, 5, jax.random.key(0), activation="relu")
+        >>> rnn(jnp.ones((7, 3))).shape
+        (7, 5)
+
+        ```
+    """
+
+    W: Float[Array, "n_hidden n_in"]
+    U: Float[Array, "n_hidden n_hidden"]
+    b: Float[Array, " n_hidden"]
+    n_in: int = eqx.field(static=True)
+    n_hidden: int = eqx.field(static=True)
+    activation: Literal["tanh", "relu"] = eqx.field(static=True)
+    implementation: Implementation = eqx.field(static=True)
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        key: PRNGKey,
+        *,
+        activation: Literal["tanh", "relu"] = "tanh",
+        initializer: Initializer = jax.nn.initializers.xavier_normal(),
+        implementation: Implementation = None,
+        dtype: DType | None = None,
+    ):
+        """
+        Arguments:
+            n_in: width of a sample.
+            n_hidden: width of the state and of the output.
+            key: PRNG key for the weights.
+            activation: `"tanh"` (bounded; the default) or `"relu"`.
+            initializer: of input and recurrent weights, one of `jax.nn.initializers` or any function of
+                `(key, shape, dtype)` whose last axis is the output; default `xavier_normal`, which keeps the variances
+                of input and state of one order. The bias starts at zero.
+            implementation: `"scan"`, `"fused"` or None (chosen): see [`RecurrentCell`][sequinox.recurrent.RecurrentCell].
+            dtype: of the weights; default: JAX's default, float32.
+
+        Raises:
+            TypeError, ValueError: for sizes that are not positive integers, an unknown `activation` or
+            `implementation`,
+                a wrong dtype or key.
+        """
+        self.n_in, self.n_hidden = size(n_in, "RNN", "n_in"), size(n_hidden, "RNN", "n_hidden")
+        if activation not in ("tanh", "relu"):
+            raise ValueError(f'RNN: activation must be "tanh" or "relu", got {activation!r}')
+        self.activation = activation
+        self.implementation = check_implementation(implementation, "RNN")
+        dtype = float_dtype(dtype, "RNN")
+        shapes = {"W": (n_hidden, n_in), "U": (n_hidden, n_hidden)}
+        weights = make_weights(check_key(key, "RNN"), shapes, initializer, dtype)
+        self.W, self.U = weights["W"], weights["U"]
+        self.b = jnp.zeros(n_hidden, dtype)
+
+    def start(self, dtype: DType) -> Float[Array, " n_hidden"]:
+        """Zeros."""
+        return jnp.zeros(self.n_hidden, dtype)
+
+    def transition(
+        self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
+    ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
+        """One sample: the new state, twice."""
+        h = affine((self.W, x), (self.U, state), self.b)
+        h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
+        return h, h
