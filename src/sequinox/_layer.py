@@ -264,7 +264,7 @@ def require_streaming(layer: SequenceLayer, who: str) -> None:
 
 
 def select(flags: Array, on_true: State, on_false: State) -> State:
-    """`on_true` in the rows where `flags` is True, `on_false` in the others; leaf by leaf, flags over the leading axes."""
+    """`on_true` in the rows where `flags` is True, `on_false` in the others; `flags` has the leading axes."""
 
     def pick(a: Array, b: Array) -> Array:
         return jnp.where(flags.reshape(flags.shape + (1,) * (a.ndim - flags.ndim)), a, b)

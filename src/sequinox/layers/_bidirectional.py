@@ -65,8 +65,8 @@ class Bidirectional(SequenceLayer):
         widths = {forward_layer.n_in, backward_layer.n_in} - {None}
         if len(widths) > 1 or forward_layer._sample_ndim != backward_layer._sample_ndim:
             raise ValueError(
-                f"Bidirectional: both layers read the same samples, got widths {forward_layer.n_in} and
-                {backward_layer.n_in}"
+                "Bidirectional: both layers read the same samples, "
+                f"got widths {forward_layer.n_in} and {backward_layer.n_in}"
             )
         if forward_layer.pools != backward_layer.pools:
             raise ValueError("Bidirectional: either both layers pool over time or neither does")

@@ -61,8 +61,8 @@ class Sequential(SequenceLayer):
             layer = _as_layer(given, width, where)
             if width is not None and layer.n_in not in (None, width):
                 raise ValueError(
-                    f"{where} ({type(layer).__name__}) takes samples of width {layer.n_in}, but the layer before it
-                    gives {width}"
+                    f"{where} ({type(layer).__name__}) takes samples of width {layer.n_in}, "
+                    f"but the layer before it gives {width}"
                 )
             if pooled is not None and not is_memoryless(layer):
                 raise ValueError(

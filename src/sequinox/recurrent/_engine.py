@@ -388,7 +388,10 @@ def _outer_tangents(plan: Plan, leaves: list[Array], dleaves: list, xs: Array, d
 
 
 def _to_rows(p: Array, xs: Array, state: PyTree) -> Array:
-    """`p` once a row, chosen between two equal values by something of each row: `jax.vmap` then gives every row its own."""
+    """`p` once a row.
+
+    Chosen between two equal values by something of each row, so that under `jax.vmap` every row has its own.
+    """
     firsts = [a.reshape(a.shape[0], -1)[:, 0] for a in (xs[0], *jax.tree.leaves(state)) if a.size]
     flag = reduce(jnp.logical_or, [first == first for first in firsts])
     rows = jnp.broadcast_to(p, (xs.shape[1], *p.shape))

@@ -95,7 +95,8 @@ class LSTM(RecurrentCell):
             initializer: of input and recurrent weights, one of `jax.nn.initializers` or any function of
                 `(key, shape, dtype)` whose last axis is the output; default `xavier_normal`, which keeps the variances
                 of input and state of one order. The other biases start at zero.
-            implementation: `"scan"`, `"fused"` or None (chosen): see [`RecurrentCell`][sequinox.recurrent.RecurrentCell].
+            implementation: `"scan"`, `"fused"` or None (chosen), as
+                [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
         Raises:
