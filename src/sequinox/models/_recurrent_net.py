@@ -53,8 +53,7 @@ def recurrent_net(
 
     Raises:
         TypeError, ValueError: for sizes that are not positive integers, an unknown cell or pooling, a wrong dropout,
-        dtype
-            or key.
+            dtype or key.
 
     ??? example
 
@@ -71,7 +70,7 @@ def recurrent_net(
     who = "recurrent_net"
     for name, value in (("n_in", n_in), ("n_hidden", n_hidden), ("n_out", n_out), ("n_layers", n_layers)):
         size(value, who, name)
-    make = _CELLS.get(cell) if isinstance(cell, str) else cell
+    make: Any = _CELLS.get(cell) if isinstance(cell, str) else cell
     if not callable(make):
         raise ValueError(f'{who}: cell must be "lstm", "gru", "rnn" or a cell class, got {cell!r}')
     if pool not in ("last", "mean", None):
@@ -85,14 +84,14 @@ def recurrent_net(
     layers: list[SequenceLayer] = []
     width = n_in
     for i in range(n_layers):
-        one_way = [make(width, n_hidden, next(keys), dtype=dtype, **options) for _ in range(directions)]
-        if i == n_layers - 1 and pool == "last":
-            one_way = [Sequential([layer, LastStep()]) for layer in one_way] if bidirectional else one_way
-        layers.append(Bidirectional(*one_way) if bidirectional else one_way[0])
-        if i == n_layers - 1 and pool == "last" and not bidirectional:
-            layers.append(LastStep())
-        if i == n_layers - 1 and pool == "mean":
-            layers.append(MeanOverTime())
+        cells: list[Any] = [make(width, n_hidden, next(keys), dtype=dtype, **options) for _ in range(directions)]
+        pooling = [] if i < n_layers - 1 or pool is None else [LastStep() if pool == "last" else MeanOverTime()]
+        if not bidirectional:
+            layers += [*cells, *pooling]
+        elif pooling and pool == "last":  # each direction's own last output
+            layers.append(Bidirectional(*(Sequential([cell, *pooling]) for cell in cells)))
+        else:
+            layers += [Bidirectional(*cells), *pooling]
         if dropout:
             layers.append(Dropout(dropout))
         width = n_hidden * directions
