@@ -148,9 +148,11 @@ def draw_confusion(predictions: np.ndarray, labels: np.ndarray, n: int, path: Pa
     counts = np.zeros((n, n), int)
     np.add.at(counts, (labels, predictions), 1)
     fig, ax = plt.subplots(figsize=(4.6, 4.2), layout="constrained")
-    ax.imshow(counts / counts.sum(1, keepdims=True), cmap="Blues", vmin=0, vmax=1)
+    shares = counts / counts.sum(1, keepdims=True)
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.argwhere(counts):
-        ax.text(j, i, str(counts[i, j]), ha="center", va="center", color="white" if i == j else "black", fontsize=8)
+        color = "white" if shares[i, j] > 0.5 else "black"
+        ax.text(j, i, str(counts[i, j]), ha="center", va="center", color=color, fontsize=8)
     ax.set(xlabel="predicted speaker", ylabel="speaker", xticks=range(n), yticks=range(n))
     ax.set_title(f"{np.trace(counts)} of {counts.sum()} utterances right")
     fig.savefig(path, dpi=150)

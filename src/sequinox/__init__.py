@@ -2,6 +2,7 @@
 
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
+from ._stream import Stream as Stream
 from .layers import (
     Bidirectional as Bidirectional,
     BidirectionalState as BidirectionalState,

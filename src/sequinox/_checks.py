@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 from jaxtyping import Array
 
 from ._types import BatchShape, DType, State
@@ -48,14 +49,15 @@ def conform(state: Any, expected: Any, where: str) -> State:
 
 def batch_shape(batch: BatchShape, who: str) -> tuple[int, ...]:
     """The batch axes as a tuple, checked."""
-    axes = (batch,) if isinstance(batch, int | np.integer) and not isinstance(batch, bool) else batch
-    if not isinstance(axes, tuple | list) or not all(
-        isinstance(n, int | np.integer) and not isinstance(n, bool) for n in axes
-    ):
-        raise TypeError(f"{who}: batch must be an integer or a tuple of integers, got {batch!r}")
-    if any(n < 0 for n in axes):
-        raise ValueError(f"{who}: batch must not be negative, got {batch!r}")
-    return tuple(int(n) for n in axes)
+    axes = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    for n in axes:
+        if is_symbolic_dim(n):  # of a function being exported for any batch
+            continue
+        if not isinstance(n, int | np.integer) or isinstance(n, bool):
+            raise TypeError(f"{who}: batch must be an integer or a tuple of integers, got {batch!r}")
+        if n < 0:
+            raise ValueError(f"{who}: batch must not be negative, got {batch!r}")
+    return axes
 
 
 def size(value: Any, who: str, name: str) -> int:
@@ -86,7 +88,7 @@ def check_key(key: Any, who: str) -> Array:
     if not (typed and key.shape == ()) and not raw:
         what = f"an array of {key.dtype} {key.shape}" if isinstance(key, jax.Array | np.ndarray) else repr(key)
         raise TypeError(f"{who}: key must be a PRNG key, such as jax.random.key(0), got {what}")
-    return key
+    return jnp.asarray(key)
 
 
 def float_dtype(dtype: DType | None, who: str) -> Any:

@@ -47,17 +47,17 @@ def summary(module: eqx.Module) -> str:
         ```python
         >>> import jax, sequinox as sqx
         >>> print(sqx.summary(sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="rnn")))
-        name         layer       shape    dtype    number  bytes
-        .            Sequential  3 -> 2                42    168
-          layers[0]  RNN         3 -> 4                32    128
-            W                    4 x 3    float32      12     48
-            U                    4 x 4    float32      16     64
-            b                    4        float32       4     16
-          layers[1]  LastStep    4 -> 4                 0      0
-          layers[2]  Dense       4 -> 2                10     40
-            W                    2 x 4    float32       8     32
-            b                    2        float32       2      8
-        total                                          42    168
+        name         layer       shape   dtype    number  bytes
+        .            Sequential  3 -> 2               42    168
+          layers[0]  RNN         3 -> 4               32    128
+            W                    4 x 3   float32      12     48
+            U                    4 x 4   float32      16     64
+            b                    4       float32       4     16
+          layers[1]  LastStep    4 -> 4                0      0
+          layers[2]  Dense       4 -> 2               10     40
+            W                    2 x 4   float32       8     32
+            b                    2       float32       2      8
+        total                                         42    168
 
         ```
     """

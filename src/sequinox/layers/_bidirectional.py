@@ -25,7 +25,8 @@ class Bidirectional(SequenceLayer):
     Each row is read backwards within its own mask: the backward layer's first sample is the row's last real one, its
     final state stands at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
     pool give one output, each direction's own: `Bidirectional(Sequential([GRU(...), LastStep()]), Sequential([GRU(...),
-    LastStep()]))` is the forward output at the last sample beside the backward output at the first.
+    LastStep()]))` is the forward output at the last sample beside the backward output at the first; of packed rows,
+    both are the last one's.
 
     It does not stream, since the backward layer needs the end of the sequence; `init_state` gives both directions a
     start.
@@ -72,8 +73,8 @@ class Bidirectional(SequenceLayer):
             raise ValueError("Bidirectional: either both layers pool over time or neither does")
         self.forward_layer, self.backward_layer = forward_layer, backward_layer
         self.n_in = next(iter(widths), None)
-        outs = [self.n_in if la.n_out is None else la.n_out for la in (forward_layer, backward_layer)]
-        self.n_out = None if None in outs else sum(outs)
+        one, other = (self.n_in if la.n_out is None else la.n_out for la in (forward_layer, backward_layer))
+        self.n_out = None if one is None or other is None else one + other
 
     @property
     def pools(self) -> bool:
@@ -109,11 +110,22 @@ class Bidirectional(SequenceLayer):
         keys = (None, None) if key is None else jax.random.split(key)
         flip = lambda a: None if a is None else jnp.flip(a, axis)
         forward, state_f = self.forward_layer.unroll(xs, state.forward, mask=mask, resets=resets, key=keys[0])
+        if self.pools:  # the output is of the last packed row alone, in both directions
+            mask, resets = _last_packed(mask, resets), None
         backward, state_b = self.backward_layer.unroll(
             flip(xs), state.backward, mask=flip(mask), resets=flip(_ends(mask, resets)), key=keys[1]
         )
         backward = backward if self.pools else jnp.flip(backward, axis)
         return jnp.concatenate([forward, backward], -1), BidirectionalState(state_f, state_b)
+
+
+def _last_packed(mask: Array | None, resets: Array | None) -> Array | None:
+    """The mask without the packed rows before the last."""
+    if resets is None or resets.shape[-1] == 0:
+        return mask
+    real = jnp.ones_like(resets) if mask is None else mask
+    row = jnp.cumsum(resets & real, -1, dtype=jnp.int32)
+    return real & (row == row[..., -1:])
 
 
 def _ends(mask: Array | None, resets: Array | None) -> Array | None:
@@ -124,7 +136,7 @@ def _ends(mask: Array | None, resets: Array | None) -> Array | None:
     row = jnp.cumsum(resets & real, -1)
     # Of the real samples that follow, the nearest one's row number; those of a row never fall.
     beyond = jnp.where(real, row, row.max(initial=0) + 1)
-    following = jnp.flip(jnp.minimum.accumulate(jnp.flip(beyond, -1), -1), -1)[..., 1:]
+    following = jnp.flip(jax.lax.cummin(jnp.flip(beyond, -1), beyond.ndim - 1), -1)[..., 1:]
     is_real_after = jnp.flip(jnp.cumsum(jnp.flip(real, -1), -1), -1)[..., 1:] > 0
     ends = is_real_after & (following != row[..., :-1])
     return jnp.concatenate([ends, jnp.zeros_like(resets[..., :1])], -1)

@@ -1,6 +1,6 @@
 """Pooling over time: one output for a whole row. In a stream, the output so far."""
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,9 +24,9 @@ class _Pooling(SequenceLayer):
         """True: a stretch gives one output."""
         return True
 
-    def with_width(self, n_in: int) -> Self:
+    def with_width(self, n_in: int) -> "_Pooling":
         """The same layer for samples of a given width: `Sequential` tells it."""
-        return type(self)(n_in)
+        return type(self)(n_in)  # pyright: ignore[reportCallIssue]
 
     def _shape(self, batch: BatchShape) -> tuple[int, ...]:
         name = type(self).__name__
@@ -90,16 +90,16 @@ class LastStep(_Pooling):
 
 
 class MeanState(NamedTuple):
-    """The mean so far, `"*batch n_in"` (at least float32), and how many samples it is of, int32 `"*batch"`."""
+    """The mean so far, `"*batch n_in"` (at least float32), and the number of its samples, int32 `"*batch"`."""
 
     mean: Array
-    count: Array
+    n: Array
 
 
 class MeanOverTime(_Pooling):
     """The mean of the row's real samples (since its last reset); zeros in a row that has had none.
 
-    The state is the running mean and its count, kept in float32 at least: in half precision a long mean would stand
+    The state is the running mean and its number, kept in float32 at least: in half precision a long mean would stand
     still. In a stream, `step` gives the mean so far.
 
     ??? example
@@ -124,21 +124,22 @@ class MeanOverTime(_Pooling):
         self.n_in = None if n_in is None else size(n_in, "MeanOverTime", "n_in")
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> MeanState:
-        """Mean and count zero.
+        """Mean and number zero.
 
         Arguments:
             batch: the batch axes, an integer or a tuple; `()` for a single stream.
             dtype: dtype of the stream; default float32.
         """
         shape = self._shape(batch)
-        dtype = jnp.promote_types(float_dtype(dtype, "MeanOverTime.init_state"), jnp.float32)
+        dtype = float_dtype(dtype, "MeanOverTime.init_state")
+        dtype = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
         return MeanState(jnp.zeros(shape, dtype), jnp.zeros(shape[:-1], jnp.int32))
 
     def _step(self, x: Array, state: MeanState, key: Array | None) -> tuple[Array, MeanState]:
         del key
-        count = state.count + 1
-        mean = state.mean + (x.astype(state.mean.dtype) - state.mean) / _column(count, state.mean.dtype)
-        return mean.astype(x.dtype), MeanState(mean, count)
+        n = state.n + 1
+        mean = state.mean + (x.astype(state.mean.dtype) - state.mean) / _column(n, state.mean.dtype)
+        return mean.astype(x.dtype), MeanState(mean, n)
 
     def _unroll(
         self, xs: Array, state: MeanState, mask: Array | None, resets: Array | None, key: Array | None
@@ -148,15 +149,15 @@ class MeanOverTime(_Pooling):
         if resets is not None and xs.shape[-2]:
             resets = resets & counted
             # Only what comes after the row's last reset counts: where no reset follows.
-            later = jnp.flip(jnp.cumsum(jnp.flip(resets, -1), -1), -1) - resets
+            later = jnp.flip(jnp.cumsum(jnp.flip(resets, -1), -1, dtype=jnp.int32), -1) - resets.astype(jnp.int32)
             counted = counted & (later == 0)
             state = select(jnp.any(resets, -1), self.init_state(xs.shape[:-2], xs.dtype), state)
         dtype = state.mean.dtype
-        count = state.count + jnp.sum(counted, -1, dtype=jnp.int32)
+        n = state.n + jnp.sum(counted, -1, dtype=jnp.int32)
         gaps = jnp.where(jnp.expand_dims(counted, -1), xs.astype(dtype) - jnp.expand_dims(state.mean, -2), 0)
-        mean = state.mean + jnp.sum(gaps, -2) / _column(jnp.maximum(count, 1), dtype)
-        return mean.astype(xs.dtype), MeanState(mean, count)
+        mean = state.mean + jnp.sum(gaps, -2) / _column(jnp.maximum(n, 1), dtype)
+        return mean.astype(xs.dtype), MeanState(mean, n)
 
 
-def _column(count: Array, dtype: DType) -> Array:
-    return jnp.expand_dims(count, -1).astype(dtype)
+def _column(n: Array, dtype: DType) -> Array:
+    return jnp.expand_dims(n, -1).astype(dtype)

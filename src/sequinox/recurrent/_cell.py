@@ -46,7 +46,8 @@ class RecurrentCell(SequenceLayer):
 
         Arguments:
             affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` standing for `W @ v` and an array for
-            itself. x: the sample, `" n_in"`.
+                itself.
+            x: the sample, `" n_in"`.
             state: the state before it, of the structure of `start`.
         """
 
@@ -93,9 +94,9 @@ def _unroll_jitted(
     """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop anew."""
     batch, n = xs.shape[:-2], xs.ndim - 2
     rows = partial(_merge, n=n)
-    time_first = lambda a: None if a is None else jnp.swapaxes(rows(a), 0, 1)
-    flags = Flags(time_first(mask), time_first(resets), jax.tree.map(rows, init))
-    args = (type(cell).transition, cell, time_first(xs), jax.tree.map(rows, state), flags)
+    mask, resets, xs = jax.tree.map(lambda a: jnp.swapaxes(rows(a), 0, 1), (mask, resets, xs))
+    flags = Flags(mask, resets, jax.tree.map(rows, init))
+    args = (type(cell).transition, cell, xs, jax.tree.map(rows, state), flags)
     if cell.implementation != "scan" and xs.size:
         try:
             ys, final = unroll_fused(*args)

@@ -114,7 +114,7 @@ class Plan(NamedTuple):
     x_direct: bool
 
 
-def make_plan(transition: Transition, cell: Any, x: Array, state: PyTree) -> Plan:
+def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state: PyTree) -> Plan:
     """Traces `transition` for one sample, given by its shapes, and notes every use of `affine`."""
     leaves, others, rebuild = _leaves(cell)
     n_rows: list[int] = []

@@ -70,8 +70,7 @@ class RNN(RecurrentCell):
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown `activation` or
-            `implementation`,
-                a wrong dtype or key.
+                `implementation`, a wrong dtype or key.
         """
         self.n_in, self.n_hidden = size(n_in, "RNN", "n_in"), size(n_hidden, "RNN", "n_hidden")
         if activation not in ("tanh", "relu"):

@@ -1,0 +1,338 @@
+"""A layer under test: its data, one compiled evaluation for all runs, and comparisons that say what differs."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from .._layer import SequenceLayer
+from .._types import PRNGKey
+
+How = Literal["unroll", "forward", "step"]
+STEP = "step"
+"""In a list of pieces: one sample through `step`; a number is a stretch of that many samples through `unroll`."""
+
+TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-5, "float64": 1e-12}
+
+traces = 0
+"""How often `evaluate` was traced."""
+
+
+class Result(NamedTuple):
+    """What one run gives, and the gradients of a weighted sum of it."""
+
+    ys: Any
+    final: PyTree
+    d_layer: PyTree
+    d_xs: Any
+    d_state: PyTree
+
+
+def _floats(tree: PyTree) -> PyTree:
+    return eqx.filter(tree, eqx.is_inexact_array)
+
+
+def outputs_and_gradients(
+    layer: SequenceLayer,
+    xs: Array,
+    state: PyTree,
+    mask: Array | None,
+    resets: Array | None,
+    key: PRNGKey | None,
+    d_ys: Array | None,
+    d_final: PyTree,
+    how: How,
+) -> Result:
+    global traces
+    traces += 1
+    floats, rest = eqx.partition((layer, xs, state), eqx.is_inexact_array)
+
+    def run(floats: PyTree) -> tuple[PyTree, PyTree]:
+        layer, xs, state = eqx.combine(floats, rest)
+        if how == "forward":
+            out = layer.forward(xs, mask=mask, resets=resets, key=key), None
+        else:
+            out = (layer.step if how == "step" else layer.unroll)(xs, state, mask=mask, resets=resets, key=key)
+        return eqx.partition(out, eqx.is_inexact_array)
+
+    out, pull, others = jax.vjp(run, floats, has_aux=True)
+    (d_layer, d_xs, d_state) = pull((d_ys, _floats(d_final)))[0]
+    return Result(*eqx.combine(out, others), d_layer, d_xs, d_state)
+
+
+evaluate = eqx.filter_jit(outputs_and_gradients)
+"""A run and its gradients, `d_ys` and `d_final` being the weights of the sum; compiled once for every set of shapes."""
+
+
+@eqx.filter_jit
+def evaluate_mapped(
+    layer: SequenceLayer, xs: Array, state: PyTree, mask: Array, resets: Array, d_ys: Array, d_final: PyTree
+) -> Result:
+    """As `evaluate`, with the rows mapped by `jax.vmap`: the weights' gradient is that of the sum over rows."""
+    floats, rest = eqx.partition((layer, xs, state), eqx.is_inexact_array)
+
+    def run(floats: PyTree) -> tuple[PyTree, PyTree]:
+        layer, xs, state = eqx.combine(floats, rest)
+        one = lambda x, s, m, r: layer.unroll(x, s, mask=m, resets=r)
+        return eqx.partition(jax.vmap(one)(xs, state, mask, resets), eqx.is_inexact_array)
+
+    out, pull, others = jax.vjp(run, floats, has_aux=True)
+    return Result(*eqx.combine(out, others), *pull((d_ys, _floats(d_final)))[0])
+
+
+@eqx.filter_jit
+def evaluate_rows(
+    layer: SequenceLayer, xs: Array, state: PyTree, mask: Array, resets: Array, d_ys: Array, d_final: PyTree
+) -> Result:
+    """As `evaluate`, mapped over rows as a whole: every row has its own gradient of the weights."""
+    one = lambda x, s, m, r, dy, df: outputs_and_gradients(layer, x, s, m, r, None, dy, df, "unroll")
+    return jax.vmap(one)(xs, state, mask, resets, d_ys, d_final)
+
+
+def strict() -> contextlib.ExitStack:
+    """No promotion of dtypes or ranks."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(jax.numpy_dtype_promotion("strict"))
+    stack.enter_context(jax.numpy_rank_promotion("raise"))
+    return stack
+
+
+def wide() -> contextlib.AbstractContextManager:
+    """64-bit numbers."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # pyright: ignore[reportAttributeAccessIssue]  # before jax 0.8
+
+    return enable_x64()
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """A tree with its floating-point arrays in another dtype."""
+    return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, tree)
+
+
+@dataclasses.dataclass
+class Probe:
+    """A layer with samples, states, flags and cotangents to run it on: 7 rows of `n_time` samples each.
+
+    `state` is one that the layer has reached on other samples, another in every row.
+    """
+
+    layer: SequenceLayer
+    key: PRNGKey | None
+    xs: Array
+    state: PyTree
+    d_ys: Array
+    d_final: PyTree
+    tolerance: float | None
+    rebuild: Callable[[], SequenceLayer] | None
+    name: str
+
+    @property
+    def draws(self) -> bool:
+        """Whether the layer draws random numbers, so that only runs of the same shapes can be compared."""
+        return self.key is not None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return self.xs.shape[0]
+
+    @property
+    def n_time(self) -> int:
+        """How many samples a row has."""
+        return self.xs.shape[1]
+
+    @property
+    def masks(self) -> Bool[np.ndarray, "rows time"]:
+        """A row each of `MASKED_ROWS`."""
+        t, n = np.arange(self.n_time), self.n_time
+        rows = (t >= 0, t < (n + 1) // 2, t >= n // 2, t % 2 == 0, t < 0, t == 0, t == n - 1)
+        return np.stack(rows)
+
+    @property
+    def resets(self) -> Bool[np.ndarray, "rows time"]:
+        """A row each of `PACKED_ROWS`."""
+        t, n = np.arange(self.n_time), self.n_time
+        rows = (t < 0, t == n // 2, t == 0, t % 2 == 1, t >= 0, (t > 0) & (t < n - 1), t % 3 == 0)
+        return np.stack(rows)
+
+    def initial(self, n_rows: int | None = None) -> PyTree:
+        """The initial state."""
+        return self.layer.init_state(self.n_rows if n_rows is None else n_rows, self.layer._stream_dtype(self.xs))
+
+    def zeros(self) -> tuple[Array, PyTree]:
+        """Cotangents of zero."""
+        return jnp.zeros_like(self.d_ys), jax.tree.map(jnp.zeros_like, self.d_final)
+
+    def run(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
+        """A run; what is not given is the probe's own. The cotangents fit themselves to a shorter stretch."""
+        layer, how = options.pop("layer", self.layer), options.pop("how", "unroll")
+        xs = self.xs if xs is None else xs
+        state = self.state if state is None else state
+        d_ys, d_final = options.pop("d_ys", None), options.pop("d_final", self.d_final)
+        if d_ys is None:
+            d_ys = self.d_ys if self.layer.pools else self.d_ys[:, : xs.shape[1]]
+        flags = [None if f is None else jnp.asarray(f) for f in (options.pop("mask", None), options.pop("resets", None))]
+        if options:
+            raise TypeError(f"unknown options {sorted(options)}")
+        if how == "forward":
+            state = d_final = None
+        return evaluate(layer, xs, state, *flags, self.key, d_ys, d_final, how)
+
+    def full(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
+        """A run with a mask and resets, trivial where they are not given: one compilation for all."""
+        xs = self.xs if xs is None else xs
+        options["mask"] = np.ones(xs.shape[:2], bool) if options.get("mask") is None else options["mask"]
+        options["resets"] = np.zeros(xs.shape[:2], bool) if options.get("resets") is None else options["resets"]
+        return self.run(xs, state, **options)
+
+    def chain(self, pieces: Sequence[Any], state: Any = None, *, mask: Any = None, resets: Any = None) -> Result:
+        """The same run in pieces, each from the state that the one before it left; the gradients by the chain rule."""
+        bounds = np.cumsum([0] + [1 if p == STEP else p for p in pieces]).tolist()
+        spans = list(zip(bounds[:-1], bounds[1:], pieces, strict=True))
+        no_ys, no_final = self.zeros()
+        pools = self.layer.pools
+
+        def part(a: Any, start: int, stop: int, piece: Any) -> Any:
+            return None if a is None else a[:, start] if piece == STEP else a[:, start:stop]
+
+        def at(span: tuple, state: PyTree, d_ys: Any, d_final: PyTree) -> Result:
+            how = "step" if span[2] == STEP else "unroll"
+            d_ys = d_ys if pools else part(d_ys, *span)
+            flags = {"mask": part(mask, *span), "resets": part(resets, *span)}
+            return self.run(part(self.xs, *span), state, how=how, d_ys=d_ys, d_final=d_final, **flags)
+
+        states = [self.state if state is None else state]
+        for span in spans:
+            states.append(at(span, states[-1], no_ys, no_final).final)
+        results, d_final = [], self.d_final
+        for i, span in reversed(list(enumerate(spans))):
+            d_ys = no_ys if pools and i < len(spans) - 1 else self.d_ys
+            results.insert(0, at(span, states[i], d_ys, d_final))
+            d_final = results[0].d_state
+
+        def along(parts: list[Any]) -> Any:
+            if parts[0] is None:
+                return None
+            return jnp.concatenate([p[:, None] if q == STEP else p for p, q in zip(parts, pieces, strict=True)], 1)
+
+        return Result(
+            results[-1].ys if pools else along([r.ys for r in results]),
+            results[-1].final,
+            add(*(r.d_layer for r in results)),
+            along([r.d_xs for r in results]),
+            d_final,
+        )
+
+    # ---- comparisons -----------------------------------------------------------------------------------------------
+
+    def close(self, got: Any, expected: Any, case: str, *, tolerance: float | None = None) -> None:
+        """Asserts that two trees agree within the tolerance, which is relative to the largest number of an array."""
+
+        def check(what: str, a: np.ndarray, b: np.ndarray, dtype: str) -> None:
+            limit = tolerance or self.tolerance or TOLERANCES.get(dtype, 0.0)
+            scale = max(1.0, np.abs(b).max(initial=0.0)) if np.isfinite(b).all() else 1.0
+            wrong = ~(np.abs(a - b) <= limit * scale) & ~(np.isnan(a) & np.isnan(b))
+            self._no(wrong, a, b, f"{case}: {what}", f"tolerance {limit * scale:.2g}")
+
+        self._compare(got, expected, case, check)
+
+    def identical(self, got: Any, expected: Any, case: str, *, rows: Any = None) -> None:
+        """Asserts that two trees are the same to the last bit, in the given rows (a boolean array) or altogether."""
+
+        def check(what: str, a: np.ndarray, b: np.ndarray, dtype: str) -> None:
+            if rows is not None:
+                a, b = a[rows], b[rows]
+            self._no(~((a == b) | (np.isnan(a) & np.isnan(b))), a, b, f"{case}: {what}", "exactly")
+
+        self._compare(got, expected, case, check)
+
+    def zero(self, got: Any, case: str, *, where: Any = None) -> None:
+        """Asserts that every number of a tree is exactly zero, where `where` (of its leading axes) is True."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(got):
+            a = np.asarray(leaf, np.float64) if where is None else np.asarray(leaf, np.float64)[where]
+            self._no(~(a == 0), a, np.zeros_like(a), f"{case}{jax.tree_util.keystr(path)}", "exactly")
+
+    def finite(self, got: Any, case: str) -> None:
+        """Asserts that a tree has no NaN and no infinity."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(got):
+            if not np.isfinite(np.asarray(leaf, np.float64)).all():
+                self.fail(f"{case}: {jax.tree_util.keystr(path).lstrip('.')} holds NaN or infinity")
+
+    def fail(self, message: str) -> None:
+        """Raises the error of a broken promise."""
+        raise AssertionError(f"{self.name}: {message}")
+
+    def same_shapes(self, got: PyTree, expected: PyTree, case: str) -> None:
+        """Asserts that two trees have the same structure, shapes and dtypes."""
+        if jax.tree.structure(got) != jax.tree.structure(expected):
+            self.fail(f"{case}: the structure is {jax.tree.structure(got)}, not {jax.tree.structure(expected)}")
+        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True):
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                name = jax.tree_util.keystr(path)
+                self.fail(f"{case}{name}: expected {b.dtype}{list(b.shape)}, got {a.dtype}{list(a.shape)}")
+
+    def _compare(self, got: Any, expected: Any, case: str, check: Callable) -> None:
+        self.same_shapes(got, expected, case)
+        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True):
+            what = jax.tree_util.keystr(path).lstrip(".") or "value"
+            check(what, np.asarray(a, np.float64), np.asarray(b, np.float64), str(a.dtype))
+
+    def _no(self, wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, where: str, how: str) -> None:
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            self.fail(
+                f"{where}: {int(wrong.sum())} of {wrong.size} numbers differ, "
+                f"at {place} expected {expected[place]:.9g}, got {got[place]:.9g} ({how})"
+            )
+
+
+MASKED_ROWS = ("whole", "right-padded", "left-padded", "with gaps", "empty", "first sample only", "last sample only")
+PACKED_ROWS = ("no reset", "one in the middle", "one at the start", "every second", "all", "all but the ends", "thirds")
+
+
+def add(*trees: PyTree) -> PyTree:
+    """The sum of trees."""
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
+
+
+def make_probe(
+    layer: SequenceLayer,
+    *,
+    key: PRNGKey | None = None,
+    n_in: int | None = None,
+    n_time: int = 4,
+    tolerance: float | None = None,
+    rebuild: Callable[[], SequenceLayer] | None = None,
+    seed: int = 0,
+) -> Probe:
+    """Draws the data of a probe."""
+    random = np.random.default_rng(seed)
+    dtype = layer.dtype or np.dtype(np.float32)
+    n_rows = len(MASKED_ROWS)
+
+    def samples() -> Array:
+        if layer._sample_ndim == 0:
+            return jnp.asarray(random.integers(0, 2 if n_in is None else n_in, (n_rows, n_time)), jnp.int32)
+        width = layer.n_in or n_in or 3
+        return jnp.asarray(random.normal(size=(n_rows, n_time, width)), dtype)
+
+    def like(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda a: jnp.asarray(random.normal(size=a.shape), a.dtype), _floats(tree))
+
+    xs, before = samples(), samples()
+    probe = Probe(layer, key, xs, None, xs, None, tolerance, rebuild, type(layer).__name__)
+    initial = probe.initial()
+    out = eqx.filter_eval_shape(lambda la, x, s: la.unroll(x, s, key=key), layer, xs, initial)
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), out)
+    mask = np.arange(n_rows)[:, None] >= np.arange(n_time)  # every row has read another number of samples
+    probe.state = probe.full(before, initial, mask=mask, d_ys=zeros[0], d_final=_floats(zeros[1])).final
+    probe.d_ys, probe.d_final = like(zeros[0]), like(probe.state)
+    return probe

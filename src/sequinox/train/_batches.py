@@ -1,0 +1,189 @@
+"""Batches of arrays that lie in memory: one shape, an exact order, a position that can be saved."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+
+class Batch(NamedTuple):
+    """Rows of a data set, always the same number.
+
+    The last batch of an epoch is filled up with rows of zeros (False in a mask), marked in `real`: a whole
+    epoch has one compiled shape. A loss leaves the filler out by `mask & real[:, None]`, or by `real` itself
+    where there is one target for a row.
+
+    Attributes:
+        data: the PyTree given, each leaf `(batch_size, ...)`.
+        real: `(batch_size,)` bool, False on filler.
+    """
+
+    data: Any
+    real: Any
+
+
+class Batches:
+    """Endless shuffled batches over epochs, in grain's iterator protocol.
+
+    The order is a pure function of `(seed, epoch)`, so a position is three numbers and restoring it is exact
+    anywhere, also at an epoch's end.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import Batches
+        >>> batches = Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
+        >>> [next(batches).data["x"].tolist() for _ in range(4)]
+        [[0, 1], [2, 3], [4, 0], [0, 1]]
+        >>> batches.get_state()["epoch"], batches.get_state()["position"]
+        (1, 1)
+    """
+
+    def __init__(self, arrays: PyTree, batch_size: int, *, seed: int, shuffle: bool = True):
+        """Takes the arrays as they are, without a copy.
+
+        Arguments:
+            arrays: a PyTree of arrays with one leading axis (None is allowed beside them). They stay on the host.
+            batch_size: rows in every batch; it may exceed the number of rows.
+            seed: of the shuffling, a non-negative integer. No default: an order nobody chose cannot be repeated.
+            shuffle: a new order each epoch. Default: True, as sorted data make poor gradients.
+
+        Raises:
+            TypeError: a leaf is not an array; `batch_size` or `seed` is not an integer.
+            ValueError: no arrays, no rows, different leading axes; `batch_size < 1`; `seed < 0`.
+        """
+        self._arrays, self._n_rows = _check_arrays("Batches", arrays)
+        self._batch_size = _check_integer("Batches", "batch_size", batch_size, 1)
+        self._seed = _check_integer("Batches", "seed", seed, 0)
+        self._shuffle = bool(shuffle)
+        self._epoch = self._position = 0
+        self._order: tuple[int, np.ndarray] | None = None  # of the epoch in hand; recomputed, never saved
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one epoch, the filled one included."""
+        return -(-self._n_rows // self._batch_size)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._order is None or self._order[0] != self._epoch:
+            self._order = self._epoch, _epoch_order(self._n_rows, self._seed, self._epoch, self._shuffle)
+        start = self._position * self._batch_size
+        batch = _take(self._arrays, self._order[1][start : start + self._batch_size], self._batch_size)
+        self._position += 1
+        if self._position == self.steps_per_epoch:  # so that an epoch's end has one description, not two
+            self._epoch, self._position = self._epoch + 1, 0
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of the next batch, as JSON-able numbers, with what the order depends on."""
+        return {"epoch": self._epoch, "position": self._position, **self._identity()}
+
+    def set_state(self, state: Any) -> None:
+        """Continues where `get_state` was taken.
+
+        Arguments:
+            state: from `get_state` of a `Batches` with the same number of rows, batch size, seed and shuffling.
+
+        Raises:
+            ValueError: it is of other data or another order, or is no such state.
+        """
+        expected = self.get_state()
+        if not isinstance(state, dict) or state.keys() != expected.keys():
+            raise ValueError(f"Batches.set_state: state must be a dict with keys {sorted(expected)}, got {state!r}.")
+        differing = {k: (state[k], v) for k, v in self._identity().items() if state[k] != v}
+        if differing:
+            lines = ", ".join(f"{k}: {was!r} in the state, {now!r} here" for k, (was, now) in differing.items())
+            raise ValueError(f"Batches.set_state: the state is of another order of data ({lines}).")
+        epoch, position = state["epoch"], state["position"]
+        if not (isinstance(epoch, int) and isinstance(position, int)) or epoch < 0:
+            raise ValueError(
+                f"Batches.set_state: epoch and position must be integers from 0, got {epoch!r}, {position!r}."
+            )
+        if not 0 <= position < self.steps_per_epoch:
+            raise ValueError(f"Batches.set_state: position must be in [0, {self.steps_per_epoch}), got {position}.")
+        self._epoch, self._position = epoch, position
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "n_rows": self._n_rows,
+            "batch_size": self._batch_size,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
+
+
+def epoch_batches(arrays: PyTree, batch_size: int) -> Iterator[Batch]:
+    """One pass in order, for evaluation; the last batch is filled up as in `Batches`.
+
+    Arguments:
+        arrays: a PyTree of arrays with one leading axis.
+        batch_size: rows in every batch.
+
+    Returns:
+        An iterator of `Batch`. Wrong arguments are reported at the call, not at the first batch.
+
+    Raises:
+        TypeError: as `Batches`.
+        ValueError: as `Batches`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import epoch_batches
+        >>> [batch.real.tolist() for batch in epoch_batches(np.arange(3), 2)]
+        [[True, True], [True, False]]
+    """
+    checked, n_rows = _check_arrays("epoch_batches", arrays)
+    size = _check_integer("epoch_batches", "batch_size", batch_size, 1)
+    rows = np.arange(n_rows)
+    return (_take(checked, rows[start : start + size], size) for start in range(0, n_rows, size))
+
+
+def _check_arrays(name: str, arrays: PyTree) -> tuple[PyTree, int]:
+    leaves = jtu.tree_leaves_with_path(arrays)
+    if not leaves:
+        raise ValueError(f"{name}: arrays holds no array.")
+    rows: dict[str, int] = {}
+    for path, leaf in leaves:
+        where = f"arrays{jtu.keystr(path)}"
+        if not eqx.is_array(leaf):
+            raise TypeError(f"{name}: {where} must be an array, got {type(leaf).__name__}.")
+        if leaf.ndim == 0:
+            raise ValueError(f"{name}: {where} must have a leading axis of rows, got a 0-d array.")
+        rows[where] = leaf.shape[0]
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"{name}: all arrays must have the same number of rows, got {rows}.")
+    n_rows = next(iter(rows.values()))
+    if n_rows == 0:
+        raise ValueError(f"{name}: arrays has no rows.")
+    return jax.tree.map(np.asarray, arrays), n_rows
+
+
+def _check_integer(name: str, argument: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: {argument} must be an integer, got {value!r}.")
+    if value < least:
+        raise ValueError(f"{name}: {argument} must be at least {least}, got {value}.")
+    return int(value)
+
+
+def _epoch_order(n_rows: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+    if not shuffle:
+        return np.arange(n_rows)
+    # NumPy promises the raw stream of a bit generator for ever, but not what `permutation` makes of it.
+    stream = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+    return np.argsort(stream.random_raw(n_rows), kind="stable")
+
+
+def _take(arrays: PyTree, rows: np.ndarray, size: int) -> Batch:
+    def take(array: np.ndarray) -> np.ndarray:
+        out = np.zeros((size, *array.shape[1:]), array.dtype)
+        out[: len(rows)] = array[rows]
+        return out
+
+    return Batch(jax.tree.map(take, arrays), np.arange(size) < len(rows))

@@ -1,0 +1,300 @@
+"""Checkpoints: a state, where its data stood, and its configuration, whole or not at all."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from orbax.checkpoint import v1 as ocp
+
+from ._files import make_writable_directory
+from ._leaves import abstract_leaves, compare_leaves, describe_leaves, fill_leaves, stored_leaves
+
+_ARRAYS = "arrays"
+# In every checkpoint, as Orbax refuses to save no arrays at all (zero-size ones live in the description only).
+_FORMAT = "sequinox checkpoint format"
+
+
+class Restored(NamedTuple):
+    """What `Checkpoints.restore` gives back.
+
+    Attributes:
+        state: the PyTree, in the structure of `like`.
+        step: its step.
+        data_state: what the data iterator's `get_state` gave, or None.
+        config: the configuration, or None.
+        metrics: the metrics measured at this step.
+        extra: whatever else was saved with it.
+    """
+
+    state: Any
+    step: int
+    data_state: Any
+    config: dict[str, Any] | None
+    metrics: dict[str, float]
+    extra: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run in one directory, on Orbax.
+
+    The last `keep_last` are kept, and the best by one metric. Each is written under a temporary name and
+    renamed when complete, so a kill while saving costs that checkpoint and no other; leftovers are ignored, and
+    cleaned when the directory is next opened for writing. All arrays are stored, typed PRNG keys and arrays
+    without elements included; nothing is pickled. Everything else of a PyTree (functions, sizes, strings) comes
+    from `like` on the way back.
+
+    Use it as a context manager, or call `close`.
+
+    Examples:
+        >>> import tempfile
+        >>> import jax.numpy as jnp
+        >>> from sequinox.train import Checkpoints
+        >>> with tempfile.TemporaryDirectory() as directory, Checkpoints(directory, best="eval/loss") as checkpoints:
+        ...     for step, loss in ((10, 0.5), (20, 0.4), (30, 0.6)):
+        ...         checkpoints.save({"W": jnp.full(2, step)}, step, metrics={"eval/loss": loss})
+        ...     like = {"W": jnp.zeros(2, int)}
+        ...     checkpoints.steps, checkpoints.restore(like).step, checkpoints.restore_best(like).step
+        ([20, 30], 30, 20)
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep_last: int = 1,
+        best: str | None = None,
+        best_mode: str = "min",
+        read_only: bool = False,
+    ):
+        """Opens a directory, and makes it unless `read_only`.
+
+        Arguments:
+            directory: where; one sub-directory a step.
+            keep_last: how many of the latest are kept, at least 1.
+            best: the metric by which one more is kept. A checkpoint saved without it, or with NaN, is never the
+                best. Of equal ones the latest is. Default: the latest only.
+            best_mode: `"min"` if less is better, `"max"` if more is.
+            read_only: only to restore: the directory must exist, nothing in it is touched, and one that cannot
+                be written to serves as well.
+
+        Raises:
+            ValueError: a wrong argument.
+            FileNotFoundError: `read_only`, and there is no such directory.
+            OSError: the directory cannot be written to. At once, not at the first save.
+        """
+        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
+            raise ValueError(f"Checkpoints: keep_last must be an integer from 1, got {keep_last!r}.")
+        if best_mode not in ("min", "max"):
+            raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}.")
+        self._directory = Path(directory).absolute()
+        self._best, self._sign = best, 1.0 if best_mode == "max" else -1.0
+        self._read_only = read_only
+        if not read_only:
+            make_writable_directory(self._directory)
+        elif not self._directory.is_dir():
+            raise FileNotFoundError(f"Checkpoints: there is no directory {self._directory}.")
+        policies = ocp.training.preservation_policies
+        keep: list[Any] = [policies.LatestN(keep_last)]
+        if best is not None:
+            keep.append(policies.BestN(get_metric_fn=self._rank, n=1, keep_checkpoints_without_metrics=False))
+        self._checkpointer = ocp.training.Checkpointer(
+            str(self._directory),
+            # Orbax annotates its own policies and this argument with two classes of metadata.
+            preservation_policy=policies.AnyPreservationPolicy(keep),  # pyright: ignore[reportArgumentType]
+            cleanup_tmp_directories=not read_only,
+        )
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, ascending."""
+        # A directory whose removal was cut short still has its name, but lacks one of these.
+        needed = ("_CHECKPOINT_METADATA", f"{_ARRAYS}/_METADATA", f"{_ARRAYS}/manifest.ocdbt")
+        return [
+            c.step
+            for c in self._checkpointer.checkpoints
+            if all((self._directory / str(c.step) / name).exists() for name in needed)
+        ]
+
+    @property
+    def latest_step(self) -> int | None:
+        """The step of the last complete checkpoint, or None."""
+        return max(self.steps, default=None)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best complete checkpoint by `best`; None without `best`, or while none has that metric."""
+        steps = self.steps
+        ranked = [(self._rank(c.metrics), c.step) for c in self._checkpointer.checkpoints if c.step in steps]
+        rank, step = max(ranked, default=(-math.inf, None))
+        return step if rank > -math.inf else None
+
+    def save(
+        self,
+        state: PyTree,
+        step: int,
+        *,
+        data_state: Any = None,
+        config: Any = None,
+        metrics: Any = None,
+        extra: Any = None,
+    ) -> None:
+        """Saves, and returns when the checkpoint is complete; then removes those that are no longer kept.
+
+        Arguments:
+            state: any PyTree; all its arrays are stored under their paths.
+            step: its step, not yet saved.
+            data_state: what the data iterator's `get_state` gave: JSON-able, or bytes as some of grain's
+                iterators give.
+            config: a JSON-able dictionary, enough to build `like` again.
+            metrics: numbers by name, measured on this very state. Those not finite or None are left out.
+            extra: a JSON-able dictionary for whatever else a loop wants back.
+
+        Raises:
+            TypeError: `data_state`, `config` or `extra` is not JSON-able.
+            ValueError: opened `read_only`, the step is saved already, or two leaves have one path.
+        """
+        if self._read_only:
+            raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True.")
+        if step in self.steps:
+            raise ValueError(f"Checkpoints: step {step} is already saved in {self._directory}.")
+        leaves = stored_leaves(state, "state")
+        description = {
+            "leaves": describe_leaves(leaves),
+            "data_state": to_json("data_state", _from_bytes(data_state)),
+            "config": to_json("config", config),
+            "extra": to_json("extra", extra or {}),
+        }
+        arrays = {path: _storable(leaf) for path, leaf in leaves.items() if leaf.size}
+        self._checkpointer.save_checkpointables(
+            step,
+            {_ARRAYS: {**arrays, _FORMAT: np.ones(1, np.int32)}},
+            force=True,
+            overwrite=step in [c.step for c in self._checkpointer.checkpoints],  # half removed, see `steps`
+            metrics={k: float(v) for k, v in (metrics or {}).items() if v is not None and math.isfinite(v)},
+            custom_metadata=description,
+        )
+
+    def restore(self, like: PyTree, step: int | None = None) -> Restored:
+        """Restores a checkpoint into the structure of `like`.
+
+        What is stored is compared with `like` before anything is loaded: a leaf of another shape or dtype, a
+        missing one or one too many is an error that lists every such path, never a cast or a fresh value.
+
+        Arguments:
+            like: a PyTree as it was saved: freshly built, or of `jax.ShapeDtypeStruct`s (`eqx.filter_eval_shape`). It
+                gives everything that is not an array, and where arrays are placed.
+            step: which. Default: the last.
+
+        Returns:
+            `Restored`.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+            ValueError: it does not fit `like`.
+        """
+        found, description = self._read(step)
+        leaves = stored_leaves(like, "like")
+        mismatches = compare_leaves(description["leaves"], describe_leaves(leaves))
+        if mismatches:
+            lines = "\n  ".join(mismatches)
+            raise ValueError(f"Checkpoints: step {found.step} in {self._directory} does not fit `like`:\n  {lines}")
+        wanted = {**abstract_leaves(leaves), _FORMAT: np.zeros(1, np.int32)}
+        arrays = self._checkpointer.load_checkpointables(found.step, {_ARRAYS: wanted})[_ARRAYS]
+        return found._replace(state=fill_leaves(like, arrays))
+
+    def peek(self, step: int | None = None) -> Restored:
+        """Everything but the state: its configuration says how to build `like`.
+
+        Arguments:
+            step: which. Default: the last.
+
+        Returns:
+            `Restored` with `state=None`.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+        """
+        return self._read(step)[0]
+
+    def restore_best(self, like: PyTree) -> Restored:
+        """Restores the best checkpoint by the metric `best`.
+
+        Arguments:
+            like: as for `restore`.
+
+        Returns:
+            `Restored`.
+
+        Raises:
+            FileNotFoundError: no checkpoint has that metric.
+            ValueError: opened without `best`, or the checkpoint does not fit `like`.
+        """
+        if self._best is None:
+            raise ValueError("Checkpoints: restore_best needs the metric: Checkpoints(..., best='eval/loss').")
+        step = self.best_step
+        if step is None:
+            raise FileNotFoundError(f"Checkpoints: no checkpoint in {self._directory} has the metric {self._best!r}.")
+        return self.restore(like, step)
+
+    def close(self) -> None:
+        """Lets go of Orbax's threads."""
+        self._checkpointer.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, step: int | None) -> tuple[Restored, dict[str, Any]]:
+        steps = self.steps
+        if step is None and steps:
+            step = steps[-1]
+        if step is None or step not in steps:
+            wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+            raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}.")
+        metadata = self._checkpointer.checkpointables_metadata(step)
+        description: Any = metadata.custom_metadata
+        metrics: Any = metadata.metrics
+        if not isinstance(description, dict) or "leaves" not in description:
+            raise ValueError(f"Checkpoints: {self._directory / str(step)} was not saved by sequinox.")
+        restored = Restored(
+            None,
+            step,
+            _to_bytes(description["data_state"]),
+            description["config"],
+            dict(metrics or {}),
+            description["extra"],
+        )
+        return restored, description
+
+    def _rank(self, metrics: Any) -> float:
+        value = None if not metrics or self._best is None else metrics.get(self._best)
+        return -math.inf if value is None else self._sign * value
+
+
+def to_json(name: str, value: Any) -> Any:
+    """`value` as it comes back from JSON (tuples as lists), so that what is saved compares equal to what is loaded."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be JSON-able: {error}.") from None
+
+
+def _storable(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _from_bytes(data_state: Any) -> Any:
+    return {"latin-1": data_state.decode("latin-1")} if isinstance(data_state, bytes) else data_state
+
+
+def _to_bytes(data_state: Any) -> Any:
+    is_bytes = isinstance(data_state, dict) and data_state.keys() == {"latin-1"}
+    return data_state["latin-1"].encode("latin-1") if is_bytes else data_state

@@ -1,0 +1,88 @@
+"""Clipping of gradients."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, PyTree
+
+
+def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]]:
+    r"""Scales a gradient down so that its global norm is at most `max_norm`.
+
+    $g \leftarrow g \min(1, c / \lVert g \rVert)$, with $\lVert g \rVert$ over all leaves together. Everything
+    is divided by the largest magnitude first, so that float16 gradients and ones of 1e30 have a norm at all;
+    sums are in float32 at least. When the norm is NaN or infinite (a leaf is, or the norm itself passes the
+    dtype's range) *all* of the result is zero: scaling by infinity would leave NaN behind, and one bad leaf
+    would spread through the optimiser's averages. The reported norm shows it.
+
+    Arguments:
+        grads: any PyTree. Floating and complex arrays are clipped and keep their dtype; everything else (None,
+            integers, float0) is left as it is and does not count.
+        max_norm: above 0; infinity only measures. 0 is refused: it would stop all training without a word.
+
+    Returns:
+        The clipped tree, of the same structure and dtypes, and the norm before clipping, float32 or wider.
+
+    Raises:
+        ValueError: `max_norm` is not above 0, or not a scalar.
+
+    Source: Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks, ICML 2013, section 3.2.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from sequinox.train import clip_by_norm
+        >>> clipped, norm = clip_by_norm({"W": jnp.array([3.0, 4.0])}, 1.0)
+        >>> f"{norm:.1f}", [f"{x:.1f}" for x in clipped["W"]]
+        ('5.0', ['0.6', '0.8'])
+    """
+    if not isinstance(max_norm, Tracer):
+        _check_max_norm(max_norm)
+    arrays, rest = eqx.partition(grads, eqx.is_inexact_array)
+    leaves = jax.tree.leaves(arrays)
+    dtype = jnp.float64 if any(jnp.finfo(leaf.dtype).bits == 64 for leaf in leaves) else jnp.float32
+    wide = [_widen(jnp.asarray(leaf), dtype) for leaf in leaves]
+    largest = jnp.zeros((), dtype)
+    for leaf in wide:
+        largest = jnp.maximum(largest, jnp.max(jnp.abs(leaf), initial=0))  # maximum passes NaN on
+    # A power of two scales without rounding, and its reciprocal has to be a normal number: XLA divides by way of
+    # that, and a subnormal one would count as zero.
+    widest = -jnp.finfo(dtype).minexp
+    exponent = jnp.clip(jnp.frexp(largest)[1], -widest, widest)
+    unit = jnp.ldexp(jnp.ones((), dtype), exponent)
+    scaled = [leaf * (1 / unit).astype(leaf.dtype) for leaf in wide]
+    squares = jnp.zeros((), dtype)
+    for leaf in scaled:
+        squares = squares + jnp.sum(jnp.abs(leaf) ** 2)
+    root = jnp.sqrt(squares)
+    norm = unit * root
+    finite = jnp.isfinite(norm)
+    limit = jnp.asarray(max_norm).astype(dtype)
+    above = norm > limit
+    shrink = limit / jnp.where(above, root, 1)
+
+    def clip(leaf: Array, scaled_leaf: Array) -> Array:
+        # `scaled * (limit / root)`, not `leaf * (limit / norm)`: that factor can underflow to zero.
+        shrunk = (scaled_leaf * shrink.astype(scaled_leaf.dtype)).astype(leaf.dtype)
+        return jnp.where(finite, jnp.where(above, shrunk, leaf), 0)
+
+    clipped = [clip(jnp.asarray(leaf), s) for leaf, s in zip(leaves, scaled, strict=True)]
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), clipped), rest), norm
+
+
+def _widen(leaf: Array, dtype: Any) -> Array:
+    if jnp.iscomplexobj(leaf):
+        return leaf.astype(jnp.complex128 if dtype == jnp.float64 else jnp.complex64)
+    return leaf.astype(dtype)
+
+
+def _check_max_norm(max_norm: Any) -> None:
+    if not isinstance(max_norm, (int, float, np.generic, np.ndarray, jax.Array)) or np.ndim(max_norm):
+        raise ValueError(f"clip_by_norm: max_norm must be a number above 0, got {max_norm!r}.")
+    value = float(max_norm)
+    if math.isnan(value) or value <= 0:
+        raise ValueError(f"clip_by_norm: max_norm must be above 0, got {value}.")

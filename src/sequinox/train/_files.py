@@ -1,0 +1,46 @@
+"""Files that are whole or not there."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file by way of a temporary one beside it: a kill leaves the old file or the new one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    temporary.replace(path)
+    _sync_directory(path.parent)
+
+
+def make_writable_directory(path: Path) -> None:
+    """Makes the directory, and proves by a file that something can be written in it.
+
+    Raises:
+        OSError: it cannot be made or written to (read-only, a full disk, a file in its place).
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, prefix=".writable.") as file:
+            file.write(b"\0" * 4096)  # a full disk lets empty files through
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise type(error)(error.errno, f"cannot write in the directory {path}: {error.strerror}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,25 @@
+"""What every test runs under: no silent promotion of dtypes or ranks.
+
+jaxtyping's import hook checks the shapes and types of the whole package meanwhile (`addopts` in pyproject.toml).
+"""
+
+import os
+
+import jax
+import pytest
+
+if (0, 10) <= jax.__version_info__ < (0, 11):
+    # XLA's older code generator for CPUs compiles three times as fast. Later versions do not know the flag.
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Compiles without most optimisations: for suites that compile much and compute little."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -1,0 +1,289 @@
+"""The table of layers: everything public, and layers as users write them, each with sizes that are all different.
+
+Rows 7, time 4, input 3, hidden 5 (6 in a second direction), output 2. Weights are perturbed, so that none is zero.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import sequinox as sqx
+from sequinox.recurrent._cell import Implementation
+
+N_IN, N_HIDDEN, N_OUT = 3, 5, 2
+KEYS = tuple(jax.random.split(jax.random.key(7), 4))
+
+
+def perturbed(layer: Any, seed: int = 1) -> Any:
+    """The layer with something added to every trainable array."""
+    random = np.random.default_rng(seed)
+    shift = lambda a: jnp.asarray(np.asarray(a) + 0.3 * random.normal(size=a.shape), a.dtype)
+    return jax.tree.map(lambda a: shift(a) if eqx.is_inexact_array(a) else a, layer)
+
+
+# ---- layers as users write them --------------------------------------------------------------------------------------
+
+
+class CountedState(NamedTuple):
+    h: Float[Array, "*batch n_hidden"]
+    n: Array
+
+
+class LeakyCell(sqx.RecurrentCell):
+    """A cell of its own: a leak for each unit, the sample also used without a weight, and a count in the state."""
+
+    W: Float[Array, "n_hidden n_in"]
+    U: Float[Array, "n_hidden n_hidden"]
+    b: Float[Array, " n_hidden"]
+    leak: Float[Array, " n_hidden"]
+    n_in: int = eqx.field(static=True)
+    n_hidden: int = eqx.field(static=True)
+    implementation: Implementation = eqx.field(static=True)
+
+    def __init__(self, n_in: int, n_hidden: int, key: Any, *, implementation: Implementation = None, dtype: Any = None):
+        k1, k2 = jax.random.split(key)
+        dtype = jnp.float32 if dtype is None else dtype
+        self.n_in, self.n_hidden, self.implementation = n_in, n_hidden, implementation
+        self.W = jax.random.normal(k1, (n_hidden, n_in), dtype) / 2
+        self.U = jax.random.normal(k2, (n_hidden, n_hidden), dtype) / 2
+        self.b, self.leak = jnp.zeros(n_hidden, dtype), jnp.ones(n_hidden, dtype)
+
+    def start(self, dtype: Any) -> CountedState:
+        return CountedState(jnp.full(self.n_hidden, 0.25, dtype), jnp.zeros((), jnp.int32))
+
+    def transition(self, affine: Any, x: Array, state: Any) -> tuple[Array, CountedState]:
+        h, n = state
+        a = jax.nn.sigmoid(self.leak)
+        h = a * h + (1 - a) * jnp.tanh(affine((self.W, x), (self.U, h), self.b)) + jnp.sin(jnp.sum(x)) * self.leak
+        return h / jnp.sqrt((n + 1).astype(h.dtype)), CountedState(h, n + 1)
+
+
+class OnePole(sqx.RecurrentCell):
+    """A cell without any matrix: a one-pole filter for each input, with a pole of its own."""
+
+    pole: Float[Array, " n_in"]
+    n_in: int = eqx.field(static=True)
+    n_hidden: int = eqx.field(static=True)
+    implementation: Implementation = eqx.field(static=True)
+
+    def __init__(self, n_in: int, implementation: Implementation = None):
+        self.pole = jnp.linspace(-1.0, 2.0, n_in)
+        self.n_in = self.n_hidden = n_in
+        self.implementation = implementation
+
+    def start(self, dtype: Any) -> Array:
+        return jnp.zeros(self.n_in, dtype)
+
+    def transition(self, affine: Any, x: Array, state: Any) -> tuple[Array, Array]:
+        a = jax.nn.sigmoid(self.pole)
+        y = a * state + (1 - a) * x
+        return y, y
+
+
+class PeakHold(sqx.SequenceLayer):
+    """A layer given by one sample: the largest value so far, falling slowly, times a gain."""
+
+    gain: Float[Array, " n_in"]
+    n_in: int = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+
+    def __init__(self, n_in: int):
+        self.gain = jnp.linspace(0.5, 1.5, n_in)
+        self.n_in = self.n_out = n_in
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> dict[str, Array]:
+        axes = (batch,) if isinstance(batch, int) else tuple(batch)
+        return {"peak": jnp.full((*axes, self.n_in), -1.0, self.gain.dtype if dtype is None else dtype)}
+
+    def _step(self, x: Array, state: Any, key: Any) -> tuple[Array, dict[str, Array]]:
+        peak = jnp.maximum(x, 0.9 * state["peak"])
+        return peak * jnp.broadcast_to(self.gain, peak.shape), {"peak": peak}
+
+
+class RunningSum(sqx.SequenceLayer):
+    """A layer given by a stretch: the sum so far, by an associative scan."""
+
+    n_in: int = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+
+    def __init__(self, n_in: int):
+        self.n_in = self.n_out = n_in
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> Array:
+        axes = (batch,) if isinstance(batch, int) else tuple(batch)
+        return jnp.zeros((*axes, self.n_in), jnp.float32 if dtype is None else dtype)
+
+    def _unroll(self, xs: Array, state: Any, mask: Any, resets: Any, key: Any) -> tuple[Array, Array]:
+        fresh = jnp.zeros(xs.shape[:-1], bool) if resets is None else resets if mask is None else resets & mask
+        start = jnp.concatenate([jnp.expand_dims(state, -2), xs], -2)
+        fresh = jnp.concatenate([jnp.zeros_like(fresh[..., :1]) if xs.shape[-2] else jnp.zeros((*xs.shape[:-2], 1), bool), fresh], -1)
+
+        def join(a: Any, b: Any) -> Any:
+            return jnp.where(jnp.expand_dims(b[1], -1), b[0], a[0] + b[0]), a[1] | b[1]
+
+        sums, _ = jax.lax.associative_scan(join, (start, fresh), axis=xs.ndim - 2)
+        return sums[..., 1:, :], sums[..., -1, :]
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A layer of the table: its name, what public class or function it stands for, and how it is made."""
+
+    name: str
+    of: Any
+    make: Callable[[], Any]
+    n_in: int | None = None
+    """Width, or number of tokens, for a layer that does not tell."""
+    key: Any = None
+    """For a layer that draws random numbers."""
+
+    def layer(self) -> Any:
+        return perturbed(self.make())
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _cells() -> list[Entry]:
+    entries = []
+    for how in ("fused", "scan"):
+        entries += [
+            Entry(f"RNN-tanh-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], implementation=h)),
+            Entry(f"RNN-relu-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], activation="relu", implementation=h)),
+            Entry(f"GRU-{how}", sqx.GRU, lambda h=how: sqx.GRU(3, 5, KEYS[0], implementation=h)),
+            Entry(f"LSTM-{how}", sqx.LSTM, lambda h=how: sqx.LSTM(3, 5, KEYS[0], implementation=h)),
+            Entry(
+                f"LSTM-without-peepholes-{how}",
+                sqx.LSTM,
+                lambda h=how: sqx.LSTM(3, 5, KEYS[0], peepholes=False, forget_bias=1.0, implementation=h),
+            ),
+            Entry(f"LeakyCell-{how}", sqx.RecurrentCell, lambda h=how: LeakyCell(3, 5, KEYS[0], implementation=h)),
+        ]
+    return [*entries, Entry("OnePole", sqx.RecurrentCell, lambda: OnePole(3))]
+
+
+def gru_last(n_hidden: int, key: Any) -> sqx.Sequential:
+    return sqx.Sequential([sqx.GRU(N_IN, n_hidden, key), sqx.LastStep()])
+
+
+CELLS = _cells()
+
+LAYERS = [
+    Entry("Dense", sqx.Dense, lambda: sqx.Dense(3, 2, KEYS[0])),
+    Entry("Dense-without-bias", sqx.Dense, lambda: sqx.Dense(3, 2, KEYS[0], use_bias=False)),
+    Entry("Dropout-inference", sqx.Dropout, lambda: sqx.Dropout(0.5, inference=True)),
+    Entry("Dropout-training", sqx.Dropout, lambda: sqx.Dropout(0.5), key=KEYS[3]),
+    Entry("PerSample-LayerNorm", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.LayerNorm(3))),
+    Entry("PerSample-Linear", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.Linear(3, 2, key=KEYS[0]))),
+    Entry("PerSample-Embedding", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.Embedding(4, 3, key=KEYS[0])), n_in=4),
+    Entry("PerSample-tanh", sqx.PerSample, lambda: sqx.PerSample(jnp.tanh), n_in=3),
+    Entry("LastStep", sqx.LastStep, lambda: sqx.LastStep(3)),
+    Entry("MeanOverTime", sqx.MeanOverTime, lambda: sqx.MeanOverTime(3)),
+    Entry("PeakHold", sqx.SequenceLayer, lambda: PeakHold(3)),
+    Entry("RunningSum", sqx.SequenceLayer, lambda: RunningSum(3)),
+]
+
+COMPOSED = [
+    Entry(
+        "Sequential-of-all-kinds",
+        sqx.Sequential,
+        lambda: sqx.Sequential(
+            [sqx.GRU(3, 5, KEYS[0]), eqx.nn.LayerNorm(5), jnp.tanh, PeakHold(5), sqx.Dense(5, 2, KEYS[1])]
+        ),
+    ),
+    Entry(
+        "Sequential-tokens",
+        sqx.Sequential,
+        lambda: sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[0]), sqx.RNN(3, 5, KEYS[1])]),
+        n_in=4,
+    ),
+    Entry(
+        "Sequential-last",
+        sqx.Sequential,
+        lambda: sqx.Sequential([sqx.RNN(3, 5, KEYS[0]), sqx.LastStep(), sqx.Dense(5, 2, KEYS[1])]),
+    ),
+    Entry(
+        "Sequential-nested-mean",
+        sqx.Sequential,
+        lambda: sqx.Sequential(
+            [
+                sqx.Sequential([sqx.RNN(3, 5, KEYS[0]), sqx.Dropout(0.5, inference=True)]),
+                sqx.Sequential([LeakyCell(5, 6, KEYS[1]), sqx.MeanOverTime()]),
+                sqx.Sequential([jnp.tanh, sqx.Dense(6, 2, KEYS[2])]),
+            ]
+        ),
+    ),
+    Entry(
+        "Sequential-pool-only",
+        sqx.Sequential,
+        lambda: sqx.Sequential([sqx.Dense(3, 5, KEYS[0]), sqx.MeanOverTime()]),
+    ),
+    Entry(
+        "Bidirectional",
+        sqx.Bidirectional,
+        lambda: sqx.Bidirectional(sqx.RNN(3, 5, KEYS[0]), sqx.GRU(3, 6, KEYS[1])),
+    ),
+    Entry(
+        "Bidirectional-pooling",
+        sqx.Bidirectional,
+        lambda: sqx.Bidirectional(gru_last(5, KEYS[0]), sqx.Sequential([sqx.RNN(3, 6, KEYS[1]), sqx.MeanOverTime()])),
+    ),
+    Entry(
+        "Bidirectional-nested",
+        sqx.Bidirectional,
+        lambda: sqx.Bidirectional(
+            sqx.Sequential([sqx.Bidirectional(sqx.RNN(3, 5, KEYS[0]), sqx.RNN(3, 6, KEYS[1])), sqx.Dense(11, 2, KEYS[2])]),
+            PeakHold(3),
+        ),
+    ),
+    Entry(
+        "Bidirectional-tokens",
+        sqx.Bidirectional,
+        lambda: sqx.Bidirectional(
+            sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[0]), sqx.RNN(3, 5, KEYS[1])]),
+            sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[2]), sqx.RNN(3, 6, KEYS[3])]),
+        ),
+        n_in=4,
+    ),
+]
+
+_net = sqx.recurrent_net
+MODELS = [
+    Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
+    Entry("recurrent_net-two-gru-mean", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", n_layers=2, pool="mean")),
+    Entry("recurrent_net-rnn-every-sample", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", pool=None)),
+    Entry("recurrent_net-both-ways", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", bidirectional=True)),
+    Entry(
+        "recurrent_net-two-both-ways-every-sample",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, pool=None),
+    ),
+    Entry(
+        "recurrent_net-both-ways-mean",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True, pool="mean"),
+    ),
+    Entry("recurrent_net-own-cell", _net, lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused")),
+    Entry(
+        "recurrent_net-dropout-inference",
+        _net,
+        lambda: eqx.nn.inference_mode(_net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, dropout=0.5)),
+    ),
+    Entry(
+        "recurrent_net-dropout-training",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, dropout=0.2),
+        key=KEYS[3],
+    ),
+]
+
+TABLE = [*CELLS, *LAYERS, *COMPOSED, *MODELS]
