@@ -122,7 +122,9 @@ class RunningSum(sqx.SequenceLayer):
     def _unroll(self, xs: Array, state: Any, mask: Any, resets: Any, key: Any) -> tuple[Array, Array]:
         fresh = jnp.zeros(xs.shape[:-1], bool) if resets is None else resets if mask is None else resets & mask
         start = jnp.concatenate([jnp.expand_dims(state, -2), xs], -2)
-        fresh = jnp.concatenate([jnp.zeros_like(fresh[..., :1]) if xs.shape[-2] else jnp.zeros((*xs.shape[:-2], 1), bool), fresh], -1)
+        fresh = jnp.concatenate(
+            [jnp.zeros_like(fresh[..., :1]) if xs.shape[-2] else jnp.zeros((*xs.shape[:-2], 1), bool), fresh], -1
+        )
 
         def join(a: Any, b: Any) -> Any:
             return jnp.where(jnp.expand_dims(b[1], -1), b[0], a[0] + b[0]), a[1] | b[1]
@@ -158,7 +160,9 @@ def _cells() -> list[Entry]:
     for how in ("fused", "scan"):
         entries += [
             Entry(f"RNN-tanh-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], implementation=h)),
-            Entry(f"RNN-relu-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], activation="relu", implementation=h)),
+            Entry(
+                f"RNN-relu-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], activation="relu", implementation=h)
+            ),
             Entry(f"GRU-{how}", sqx.GRU, lambda h=how: sqx.GRU(3, 5, KEYS[0], implementation=h)),
             Entry(f"LSTM-{how}", sqx.LSTM, lambda h=how: sqx.LSTM(3, 5, KEYS[0], implementation=h)),
             Entry(
@@ -241,7 +245,9 @@ COMPOSED = [
         "Bidirectional-nested",
         sqx.Bidirectional,
         lambda: sqx.Bidirectional(
-            sqx.Sequential([sqx.Bidirectional(sqx.RNN(3, 5, KEYS[0]), sqx.RNN(3, 6, KEYS[1])), sqx.Dense(11, 2, KEYS[2])]),
+            sqx.Sequential(
+                [sqx.Bidirectional(sqx.RNN(3, 5, KEYS[0]), sqx.RNN(3, 6, KEYS[1])), sqx.Dense(11, 2, KEYS[2])]
+            ),
             PeakHold(3),
         ),
     ),

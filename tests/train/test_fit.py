@@ -37,7 +37,7 @@ def objective(model, batch, key):
 
 def quick(**options):
     data = options.pop("batches", None)
-    defaults = dict(steps=7, key=KEY, log_every=3, progress=False)
+    defaults = {"steps": 7, "key": KEY, "log_every": 3, "progress": False}
     return fit(line(), ADAM, objective, batches() if data is None else data, **{**defaults, **options})
 
 
@@ -68,7 +68,14 @@ def test_the_whole_run_is_traced_once(tmp_path):
     def evaluate(model):
         return {"w": float(model.weight[0, 0])}
 
-    options = dict(key=KEY, out_dir=tmp_path, evaluate=evaluate, evaluate_every=2, save_every=3, progress=False)
+    options = {
+        "key": KEY,
+        "out_dir": tmp_path,
+        "evaluate": evaluate,
+        "evaluate_every": 2,
+        "save_every": 3,
+        "progress": False,
+    }
     fit(line(), ADAM, counted, batches(), steps=8, **options)  # over an epoch's end with its short batch
     assert traces == 1
     fit(line(), ADAM, counted, batches(), steps=12, resume=True, **options)
@@ -174,7 +181,7 @@ def test_resume_with_another_run_lists_what_differs_and_touches_nothing(tmp_path
     config = {"lr": 0.1, "old": 1, "steps": 7, "sizes": (1, 2)}
     quick(out_dir=tmp_path, config=config, clip_norm=1.0)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    again = dict(out_dir=tmp_path, resume=True, config=config, clip_norm=1.0)
+    again = {"out_dir": tmp_path, "resume": True, "config": config, "clip_norm": 1.0}
     with pytest.raises(ValueError) as error:
         quick(
             **{

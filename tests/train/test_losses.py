@@ -42,10 +42,10 @@ def test_cross_entropy_is_the_loop_over_real_entries(case):
 
 def test_cross_entropy_and_its_gradient_agree_with_optax(case):
     logits, labels, _ = case
-    ours, ours_grad = jax.value_and_grad(lambda x: cross_entropy(x, labels).mean)(jnp.asarray(logits))
+    ours, ours_grad = jax.jit(jax.value_and_grad(lambda x: cross_entropy(x, labels).mean))(jnp.asarray(logits))
     with jax.numpy_dtype_promotion("standard"):
-        theirs, theirs_grad = jax.value_and_grad(
-            lambda x: optax.softmax_cross_entropy_with_integer_labels(x, jnp.asarray(labels)).mean()
+        theirs, theirs_grad = jax.jit(
+            jax.value_and_grad(lambda x: optax.softmax_cross_entropy_with_integer_labels(x, jnp.asarray(labels)).mean())
         )(jnp.asarray(logits))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     np.testing.assert_allclose(ours_grad, theirs_grad, rtol=1e-5, atol=1e-7)
@@ -82,7 +82,7 @@ def arguments(name, case):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_mean_of_means_over_unequal_parts_is_not_what_merges(name, case):
-    loss, (values, targets, mask) = LOSSES[name], arguments(name, case)
+    loss, (values, targets, mask) = jax.jit(LOSSES[name]), arguments(name, case)
     whole = loss(values, targets, mask)
     parts = [loss(values[rows], targets[rows], mask[rows]) for rows in (slice(0, 1), slice(1, 3))]
     windows = [loss(values[:, cut], targets[:, cut], mask[:, cut]) for cut in (slice(0, 2), slice(2, 3), slice(3, 5))]

@@ -1,7 +1,7 @@
 """A run small enough to be killed often: a GRU over ragged rows, dropout, a short last batch, evaluation between saves.
 
-As a script: `python tiny_run.py OUT_DIR '{"signal": 9, "at_batch": 11}'` sends itself the signal there; `"at_event"` instead counts the
-file operations below OUT_DIR/checkpoints, so that saving and removing are hit as well.
+As a script: `python tiny_run.py OUT_DIR '{"signal": 9, "at_batch": 11}'` sends itself the signal there; `"at_event"`
+instead counts the file operations below OUT_DIR/checkpoints, so that saving and removing are hit as well.
 """
 
 import json
@@ -73,18 +73,18 @@ def evaluate(model):
 
 
 def run(out_dir, *, steps=STEPS, batches=None, **options):
-    defaults = dict(
-        key=jax.random.key(3),
-        out_dir=out_dir,
-        evaluate=evaluate,
-        evaluate_every=4,
-        save_every=3,
-        log_every=5,
-        clip_norm=1.0,
-        config={"n_hidden": 5},
-        best="eval/loss",
-        progress=False,
-    )
+    defaults = {
+        "key": jax.random.key(3),
+        "out_dir": out_dir,
+        "evaluate": evaluate,
+        "evaluate_every": 4,
+        "save_every": 3,
+        "log_every": 5,
+        "clip_norm": 1.0,
+        "config": {"n_hidden": 5},
+        "best": "eval/loss",
+        "progress": False,
+    }
     batches = Batches(data(), 3, seed=5) if batches is None else batches
     return fit(model(), OPTIMISER, objective, batches, steps=steps, **{**defaults, **options})
 

@@ -54,7 +54,7 @@ def check_layer(
     What does not apply is left out: steps of a layer that does not stream, causality of one that pools.
 
     Arguments:
-        layer: the layer; its weights should be such that all of them matter (no zeros behind which a gradient vanishes).
+        layer: the layer, with weights that all matter (no zeros behind which a gradient vanishes).
         promises: names of those to check; default: all.
         key: PRNG key passed to every call, for a layer that draws random numbers. What compares runs of different
             shapes is then left out, since they draw different numbers.

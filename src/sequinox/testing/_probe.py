@@ -38,6 +38,16 @@ def _floats(tree: PyTree) -> PyTree:
     return eqx.filter(tree, eqx.is_inexact_array)
 
 
+def _result(run: Callable, floats: PyTree, d_ys: Array | None, d_final: PyTree) -> Result:
+    out, pull, others = jax.vjp(run, floats, has_aux=True)
+    ys, final = eqx.combine(out, others)
+    got, expected = (jax.tree.map(jax.typeof, t) for t in (out, (d_ys, _floats(d_final))))
+    if got != expected:
+        raise AssertionError(f"a run gives outputs and a state of {got}, where one expects {expected}")
+    d_layer, d_xs, d_state = pull((d_ys, _floats(d_final)))[0]
+    return Result(ys, final, d_layer, d_xs, d_state)
+
+
 def outputs_and_gradients(
     layer: SequenceLayer,
     xs: Array,
@@ -61,9 +71,7 @@ def outputs_and_gradients(
             out = (layer.step if how == "step" else layer.unroll)(xs, state, mask=mask, resets=resets, key=key)
         return eqx.partition(out, eqx.is_inexact_array)
 
-    out, pull, others = jax.vjp(run, floats, has_aux=True)
-    (d_layer, d_xs, d_state) = pull((d_ys, _floats(d_final)))[0]
-    return Result(*eqx.combine(out, others), d_layer, d_xs, d_state)
+    return _result(run, floats, d_ys, d_final)
 
 
 evaluate = eqx.filter_jit(outputs_and_gradients)
@@ -82,8 +90,7 @@ def evaluate_mapped(
         one = lambda x, s, m, r: layer.unroll(x, s, mask=m, resets=r)
         return eqx.partition(jax.vmap(one)(xs, state, mask, resets), eqx.is_inexact_array)
 
-    out, pull, others = jax.vjp(run, floats, has_aux=True)
-    return Result(*eqx.combine(out, others), *pull((d_ys, _floats(d_final)))[0])
+    return _result(run, floats, d_ys, d_final)
 
 
 @eqx.filter_jit
@@ -112,6 +119,11 @@ def wide() -> contextlib.AbstractContextManager:
     return enable_x64()
 
 
+def to_numpy(tree: PyTree) -> PyTree:
+    """A tree with its arrays as NumPy's."""
+    return jax.tree.map(np.asarray, tree)
+
+
 def cast(tree: PyTree, dtype: Any) -> PyTree:
     """A tree with its floating-point arrays in another dtype."""
     return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, tree)
@@ -121,14 +133,15 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 class Probe:
     """A layer with samples, states, flags and cotangents to run it on: 7 rows of `n_time` samples each.
 
-    `state` is one that the layer has reached on other samples, another in every row.
+    `state` is one that the layer has reached on other samples, another in every row. All is NumPy between the runs, so
+    that nothing but the layer is compiled.
     """
 
     layer: SequenceLayer
     key: PRNGKey | None
-    xs: Array
+    xs: np.ndarray
     state: PyTree
-    d_ys: Array
+    d_ys: np.ndarray
     d_final: PyTree
     tolerance: float | None
     rebuild: Callable[[], SequenceLayer] | None
@@ -165,11 +178,12 @@ class Probe:
 
     def initial(self, n_rows: int | None = None) -> PyTree:
         """The initial state."""
-        return self.layer.init_state(self.n_rows if n_rows is None else n_rows, self.layer._stream_dtype(self.xs))
+        n_rows = self.n_rows if n_rows is None else n_rows
+        return to_numpy(self.layer.init_state(n_rows, self.layer._stream_dtype(jnp.asarray(self.xs))))
 
-    def zeros(self) -> tuple[Array, PyTree]:
+    def zeros(self) -> tuple[np.ndarray, PyTree]:
         """Cotangents of zero."""
-        return jnp.zeros_like(self.d_ys), jax.tree.map(jnp.zeros_like, self.d_final)
+        return np.zeros_like(self.d_ys), jax.tree.map(np.zeros_like, self.d_final)
 
     def run(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
         """A run; what is not given is the probe's own. The cotangents fit themselves to a shorter stretch."""
@@ -179,12 +193,13 @@ class Probe:
         d_ys, d_final = options.pop("d_ys", None), options.pop("d_final", self.d_final)
         if d_ys is None:
             d_ys = self.d_ys if self.layer.pools else self.d_ys[:, : xs.shape[1]]
-        flags = [None if f is None else jnp.asarray(f) for f in (options.pop("mask", None), options.pop("resets", None))]
+        mask, resets = options.pop("mask", None), options.pop("resets", None)
         if options:
             raise TypeError(f"unknown options {sorted(options)}")
         if how == "forward":
             state = d_final = None
-        return evaluate(layer, xs, state, *flags, self.key, d_ys, d_final, how)
+        xs, state, mask, resets, d_ys, d_final = jax.tree.map(jnp.asarray, (xs, state, mask, resets, d_ys, d_final))
+        return to_numpy(evaluate(layer, xs, state, mask, resets, self.key, d_ys, d_final, how))
 
     def full(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
         """A run with a mask and resets, trivial where they are not given: one compilation for all."""
@@ -221,7 +236,7 @@ class Probe:
         def along(parts: list[Any]) -> Any:
             if parts[0] is None:
                 return None
-            return jnp.concatenate([p[:, None] if q == STEP else p for p, q in zip(parts, pieces, strict=True)], 1)
+            return np.concatenate([p[:, None] if q == STEP else p for p, q in zip(parts, pieces, strict=True)], 1)
 
         return Result(
             results[-1].ys if pools else along([r.ys for r in results]),
@@ -237,10 +252,10 @@ class Probe:
         """Asserts that two trees agree within the tolerance, which is relative to the largest number of an array."""
 
         def check(what: str, a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-            limit = tolerance or self.tolerance or TOLERANCES.get(dtype, 0.0)
-            scale = max(1.0, np.abs(b).max(initial=0.0)) if np.isfinite(b).all() else 1.0
-            wrong = ~(np.abs(a - b) <= limit * scale) & ~(np.isnan(a) & np.isnan(b))
-            self._no(wrong, a, b, f"{case}: {what}", f"tolerance {limit * scale:.2g}")
+            given = [t for t in (tolerance, self.tolerance, TOLERANCES.get(dtype, 0.0)) if t is not None]
+            limit = given[0] * max(1.0, np.abs(b).max(initial=0.0)) if np.isfinite(b).all() else 0.0
+            wrong = ~(np.abs(a - b) <= limit) & ~(np.isnan(a) & np.isnan(b))
+            self._no(wrong, a, b, f"{case}: {what}", f"tolerance {limit:.2g}")
 
         self._compare(got, expected, case, check)
 
@@ -285,7 +300,8 @@ class Probe:
             what = jax.tree_util.keystr(path).lstrip(".") or "value"
             check(what, np.asarray(a, np.float64), np.asarray(b, np.float64), str(a.dtype))
 
-    def _no(self, wrong: np.ndarray, got: np.ndarray, expected: np.ndarray, where: str, how: str) -> None:
+    def _no(self, wrong: Any, got: np.ndarray, expected: np.ndarray, where: str, how: str) -> None:
+        wrong = np.asarray(wrong)
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             self.fail(
@@ -318,21 +334,21 @@ def make_probe(
     dtype = layer.dtype or np.dtype(np.float32)
     n_rows = len(MASKED_ROWS)
 
-    def samples() -> Array:
+    def samples() -> np.ndarray:
         if layer._sample_ndim == 0:
-            return jnp.asarray(random.integers(0, 2 if n_in is None else n_in, (n_rows, n_time)), jnp.int32)
+            return random.integers(0, 2 if n_in is None else n_in, (n_rows, n_time)).astype(np.int32)
         width = layer.n_in or n_in or 3
-        return jnp.asarray(random.normal(size=(n_rows, n_time, width)), dtype)
+        return random.normal(size=(n_rows, n_time, width)).astype(dtype)
 
     def like(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda a: jnp.asarray(random.normal(size=a.shape), a.dtype), _floats(tree))
+        return jax.tree.map(lambda a: random.normal(size=a.shape).astype(a.dtype), tree)
 
     xs, before = samples(), samples()
     probe = Probe(layer, key, xs, None, xs, None, tolerance, rebuild, type(layer).__name__)
     initial = probe.initial()
-    out = eqx.filter_eval_shape(lambda la, x, s: la.unroll(x, s, key=key), layer, xs, initial)
-    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), out)
+    ys, final = eqx.filter_eval_shape(lambda la, x, s: la.unroll(x, s, key=key), layer, xs, initial)
+    probe.d_ys = like(ys)
+    probe.d_final = like(eqx.filter(final, lambda a: jnp.issubdtype(a.dtype, jnp.inexact)))
     mask = np.arange(n_rows)[:, None] >= np.arange(n_time)  # every row has read another number of samples
-    probe.state = probe.full(before, initial, mask=mask, d_ys=zeros[0], d_final=_floats(zeros[1])).final
-    probe.d_ys, probe.d_final = like(zeros[0]), like(probe.state)
+    probe.state = probe.full(before, initial, mask=mask).final
     return probe

@@ -66,7 +66,7 @@ def masks(p: Probe) -> None:
     mask = p.masks
     pollutions = (0, 1, -1, 10**6) if p.layer._sample_ndim == 0 else (0.0, 1.0, np.nan, np.inf, -np.inf, 1e30)
     for resets in (np.zeros_like(mask), np.roll(p.resets, 3, 0)):
-        fill = lambda content: jnp.where(_lift(mask, p.xs), p.xs, jnp.asarray(content, p.xs.dtype))
+        fill = lambda content: _fill(p.xs, ~mask, content)
         base = p.full(fill(0), mask=mask, resets=resets)
         bare = p.run(fill(0), mask=mask)
         for content in pollutions[1:]:
@@ -82,7 +82,7 @@ def masks(p: Probe) -> None:
             _without_masked_samples(p, mask, resets, base)
     if p.layer.streams:
         real = np.arange(p.n_rows) % 2 == 0
-        xs = jnp.where(_lift(real, p.xs[:, 0]), p.xs[:, 0], jnp.asarray(pollutions[2], p.xs.dtype))
+        xs = _fill(p.xs[:, 0], ~real, pollutions[2])
         flags = {"mask": real, "resets": np.arange(p.n_rows) % 3 == 0}
         d_ys = p.d_ys if p.layer.pools else p.d_ys[:, 0]
         got = p.run(xs, how="step", d_ys=d_ys, **flags)
@@ -96,7 +96,7 @@ def masks(p: Probe) -> None:
 def _without_masked_samples(p: Probe, mask: Any, resets: Any, base: Result) -> None:
     """Rows as if their masked samples had never been there."""
     order = np.argsort(~mask, axis=1, kind="stable")
-    pick = lambda a: jnp.take_along_axis(a, jnp.asarray(order).reshape(order.shape + (1,) * (a.ndim - 2)), 1)
+    pick = lambda a: np.take_along_axis(a, _lift(order, a), 1)
     xs, d_ys = pick(p.xs), p.d_ys if p.layer.pools else pick(p.d_ys)
     packed = np.take_along_axis(resets & mask, order, 1)
     d_layers = []
@@ -129,7 +129,7 @@ def empty(p: Probe) -> None:
         if not pools:
             p.identical(nothing.d_state, p.d_final, f"{case}: the gradient of the state")
             p.zero(nothing.d_layer, f"{case}: the gradient of the weights")
-        content = jnp.full_like(p.xs, -1 if p.layer._sample_ndim == 0 else jnp.nan)
+        content = np.full_like(p.xs, -1 if p.layer._sample_ndim == 0 else np.nan)
         masked = p.full(content, state, mask=np.zeros((p.n_rows, p.n_time), bool))
         for name in ("final", "d_state", "d_layer", *(["ys"] if pools else [])):
             p.identical(getattr(masked, name), getattr(nothing, name), f"all masked, from {start}: {name}")
@@ -144,7 +144,7 @@ def empty(p: Probe) -> None:
             p.zero(ragged.ys, "the pooled output of an empty row beside others", where=lengths == 0)
     none = p.full(p.xs[:0], p.initial(0), d_ys=p.d_ys[:0], d_final=jax.tree.map(lambda a: a[:0], p.d_final))
     p.same_shapes(none.final, p.initial(0), "a batch of no rows: the state")
-    p.same_shapes(none.ys, jax.eval_shape(lambda: p.d_ys[:0]), "a batch of no rows: the outputs")
+    p.same_shapes(none.ys, p.d_ys[:0], "a batch of no rows: the outputs")
     p.zero(none.d_layer, "a batch of no rows: the gradient of the weights")
 
 
@@ -229,7 +229,7 @@ def _isolated(p: Probe, mask: Any, flags: Any) -> None:
         for dirty in range(row.max() + 1):
             if dirty == loss:
                 continue
-            xs = jnp.where(_lift(row == dirty, p.xs), jnp.nan, p.xs)
+            xs = _fill(p.xs, row == dirty, np.nan)
             got = p.full(xs, **options)
             case = f"NaN in packed row {dirty}, loss on packed row {loss}"
             p.identical(got.d_xs, clean.d_xs, f"{case}: gradient of the samples", rows=row != dirty)
@@ -248,7 +248,7 @@ def _fresh_start(p: Probe) -> None:
     first = np.arange(p.n_rows) % 2 == 0
     flags = np.zeros((p.n_rows, p.n_time), bool)
     flags[:, 0] = first
-    spoil = lambda a: jnp.where(_lift(first, a), jnp.nan, a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+    spoil = lambda a: _fill(a, first, np.nan) if jnp.issubdtype(a.dtype, jnp.inexact) else a
     dirty = jax.tree.map(spoil, p.state)
     clean = p.full(resets=flags)
     p.identical(p.full(state=dirty, resets=flags), clean, "NaN in a state that a reset discards")
@@ -277,8 +277,8 @@ def causality(p: Probe) -> None:
         case = f"of samples after the output at {now}"
         later = np.broadcast_to(t > now, p.xs.shape[:2])
         p.zero(got.d_xs, f"the gradient {case}", where=later)
-        content = 1 - jnp.minimum(p.xs, 1) if p.layer._sample_ndim == 0 else jnp.full_like(p.xs, jnp.nan)
-        dirty = p.full(jnp.where(_lift(later, p.xs), content, p.xs))
+        content = 1 - np.minimum(p.xs, 1) if p.layer._sample_ndim == 0 else np.full_like(p.xs, np.nan)
+        dirty = p.full(np.where(_lift(later, p.xs), content, p.xs))
         p.identical(dirty.ys, clean.ys, f"the content {case}", rows=~later)
 
 
@@ -302,13 +302,19 @@ def _lift(flags: Any, like: Any) -> Any:
     return np.reshape(flags, np.shape(flags) + (1,) * (like.ndim - np.ndim(flags)))
 
 
+def _fill(a: np.ndarray, flags: Any, content: float) -> np.ndarray:
+    """An array with `content` where `flags` (of its leading axes) is True."""
+    with np.errstate(over="ignore"):  # 1e30 is infinity in half precision
+        return np.where(_lift(flags, a), np.asarray(content).astype(a.dtype), a)
+
+
 def _only(flags: Any, tree: PyTree) -> PyTree:
     """The numbers of a tree where `flags` (of its leading axes) is True, zeros elsewhere."""
-    return jax.tree.map(lambda a: jnp.where(_lift(flags, a), a, jnp.zeros_like(a)), tree)
+    return jax.tree.map(lambda a: np.where(_lift(flags, a), a, np.zeros_like(a)), tree)
 
 
 def _choose(flags: Any, on_true: PyTree, on_false: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(_lift(flags, a), a, b), on_true, on_false)
+    return jax.tree.map(lambda a, b: np.where(_lift(flags, a), a, b), on_true, on_false)
 
 
 def _rows(tree: PyTree, rows: Any) -> PyTree:

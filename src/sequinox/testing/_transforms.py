@@ -10,28 +10,33 @@ import optax
 from jaxtyping import PyTree
 
 from . import _probe
-from ._probe import Probe, Result, add, cast, evaluate_mapped, evaluate_rows, wide
+from ._probe import Probe, Result, add, cast, evaluate_mapped, evaluate_rows, outputs_and_gradients, to_numpy, wide
 
 
 def rows(p: Probe) -> None:
     """Promise 5: a batch equals its rows one by one, and no row depends on another."""
     flags = {"mask": p.masks, "resets": np.roll(p.resets, 2, 0)}
     batch = p.full(**flags)
-    at = lambda tree, i: jax.tree.map(lambda a: a[i], tree)
     if not p.draws:
         d_layers = []
         for i in range(p.n_rows):
-            one = {"mask": flags["mask"][i], "resets": flags["resets"][i], "d_ys": p.d_ys[i], "d_final": at(p.d_final, i)}
-            got = p.run(p.xs[i], at(p.state, i), **one)
+            one = {
+                "mask": flags["mask"][i],
+                "resets": flags["resets"][i],
+                "d_ys": p.d_ys[i],
+                "d_final": _row(p.d_final, i),
+            }
+            got = p.run(p.xs[i], _row(p.state, i), **one)
             for name in ("ys", "final", "d_xs", "d_state"):
-                p.close(getattr(got, name), at(getattr(batch, name), i), f"row {i} alone and in a batch: {name}")
+                p.close(getattr(got, name), _row(getattr(batch, name), i), f"row {i} alone and in a batch: {name}")
             d_layers.append(got.d_layer)
         p.close(add(*d_layers), batch.d_layer, "rows alone and in a batch: gradient of the weights")
     clean = p.full()
     for i in range(0, p.n_rows, 2):
         others = np.arange(p.n_rows) != i
-        dirty = jnp.full_like(p.xs[i], 1 if p.layer._sample_ndim == 0 else jnp.nan)
-        got = p.full(p.xs.at[i].set(dirty))
+        xs = p.xs.copy()
+        xs[i] = 1 if p.layer._sample_ndim == 0 else np.nan
+        got = p.full(xs)
         for name in ("ys", "final", "d_xs", "d_state"):
             case = f"other content in row {i}: {name} of the other rows"
             p.identical(getattr(got, name), getattr(clean, name), case, rows=others)
@@ -39,30 +44,44 @@ def rows(p: Probe) -> None:
 
 def transforms(p: Probe) -> None:
     """Promise 8: jit equals eager, `jax.vmap` equals batch axes, and batches nest."""
-    mask, resets = jnp.asarray(p.masks), jnp.asarray(np.roll(p.resets, 4, 0))
-    batch = p.full(mask=mask, resets=resets)
-    eager = _probe.outputs_and_gradients(
-        p.layer, p.xs, p.state, mask, resets, p.key, p.d_ys, p.d_final, "unroll"
+    flags = {"mask": p.masks, "resets": np.roll(p.resets, 4, 0)}
+    batch = p.full(**flags)
+    xs, state, mask, resets, d_ys, d_final = jax.tree.map(
+        jnp.asarray, (p.xs, p.state, *flags.values(), p.d_ys, p.d_final)
     )
-    p.close(eager, batch, "without and with jit")
+    eager = outputs_and_gradients(p.layer, xs, state, mask, resets, p.key, d_ys, d_final, "unroll")
+    p.close(to_numpy(eager), batch, "without and with jit")
     if p.draws:
         return
-    args = (p.layer, p.xs, p.state, mask, resets, p.d_ys, p.d_final)
-    p.close(evaluate_mapped(*args), batch, "vmap over rows and a batch axis")
-    each = evaluate_rows(*args)
+    mapped = to_numpy(evaluate_mapped(p.layer, xs, state, mask, resets, d_ys, d_final))
+    p.close(mapped, batch, "vmap over rows and a batch axis")
+    each = to_numpy(evaluate_rows(p.layer, xs, state, mask, resets, d_ys, d_final))
     p.close(each._replace(d_layer=None), batch._replace(d_layer=None), "vmap of value and gradient, and a batch axis")
     for i in range(0, p.n_rows, 3):
-        d_ys, d_final = (jax.tree.map(lambda a: jnp.zeros_like(a).at[i].set(a[i]), t) for t in (p.d_ys, p.d_final))
-        alone = p.full(mask=mask, resets=resets, d_ys=d_ys, d_final=d_final).d_layer
-        p.close(jax.tree.map(lambda a: a[i], each.d_layer), alone, f"vmap of gradient: row {i}'s gradient of the weights")
-    total = jax.tree.map(lambda a: jnp.sum(a, 0), each.d_layer)
+        alone = p.full(**flags, d_ys=_only_rows([i], p.d_ys), d_final=_only_rows([i], p.d_final)).d_layer
+        p.close(_row(each.d_layer, i), alone, f"vmap of gradient: row {i}'s gradient of the weights")
+    total = jax.tree.map(lambda a: a.sum(0), each.d_layer)
     p.close(total, batch.d_layer, "vmap of gradient: the sum of the rows' gradients of the weights")
     nest = lambda tree: jax.tree.map(lambda a: a[:6].reshape(2, 3, *a.shape[1:]), tree)
-    fewer = (jax.tree.map(lambda a: a.at[6:].set(0), t) for t in (p.d_ys, p.d_final))
-    expected = p.full(mask=mask, resets=resets, **dict(zip(("d_ys", "d_final"), fewer, strict=True)))
-    flags = {"mask": nest(mask), "resets": nest(resets)}
-    got = p.run(nest(p.xs), nest(p.state), d_ys=nest(p.d_ys), d_final=nest(p.d_final), **flags)
-    p.close(got, Result(*map(nest, expected[:2]), expected.d_layer, *map(nest, expected[3:])), "batch axes (2, 3)")
+    nested = p.run(*map(nest, (p.xs, p.state)), d_ys=nest(p.d_ys), d_final=nest(p.d_final), **nest(flags))
+    flat = p.full(**flags, d_ys=_only_rows(range(6), p.d_ys), d_final=_only_rows(range(6), p.d_final))
+    expected = jax.tree.map(nest, flat._replace(d_layer=None))._replace(d_layer=flat.d_layer)
+    p.close(nested, expected, "batch axes (2, 3) and one of 6")
+
+
+def _row(tree: PyTree, i: int) -> PyTree:
+    return jax.tree.map(lambda a: a[i], tree)
+
+
+def _only_rows(rows: Any, tree: PyTree) -> PyTree:
+    """A tree with zeros in the other rows."""
+
+    def only(a: np.ndarray) -> np.ndarray:
+        kept = np.zeros_like(a)
+        kept[list(rows)] = a[list(rows)]
+        return kept
+
+    return jax.tree.map(only, tree)
 
 
 def dtypes(p: Probe) -> None:
@@ -76,31 +95,26 @@ def dtypes(p: Probe) -> None:
         name, limit = jnp.dtype(dtype).name, _probe.TOLERANCES[jnp.dtype(dtype).name]
         p.finite(got, name)
         for what in ("ys", "final") if dtype != jnp.float32 else Result._fields:
-            a, b = (jax.tree.map(_as_wide, getattr(r, what)) for r in (got, exact))
+            a, b = (jax.tree.map(lambda v: np.asarray(v, np.float64), getattr(r, what)) for r in (got, exact))
             p.close(a, b, f"{name} against float64: {what}", tolerance=limit)
-
-
-def _as_wide(a: Any) -> np.ndarray:
-    return np.asarray(a, np.float64)
 
 
 def _in_dtype(p: Probe, dtype: Any) -> Result:
     """A run in a dtype, from the initial state; the dtypes of outputs and states are checked."""
-    layer, xs = cast(p.layer, dtype), cast(p.xs, dtype)
-    name = jnp.dtype(dtype).name
-    initial = layer.init_state(p.n_rows, layer._stream_dtype(xs))
-    d_final = jax.tree.map(lambda a, b: np.asarray(a).astype(b.dtype), p.d_final, eqx.filter(initial, eqx.is_inexact_array))
+    layer, xs = cast(p.layer, dtype), cast(jnp.asarray(p.xs), dtype)
+    stream, name = layer._stream_dtype(xs), jnp.dtype(dtype).name
+    initial = layer.init_state(p.n_rows, stream)
+    d_final = jax.tree.map(lambda d, a: d.astype(a.dtype), p.d_final, eqx.filter(initial, eqx.is_inexact_array))
     flags = {"mask": p.masks, "resets": np.roll(p.resets, 2, 0)}
-    d_ys = np.asarray(p.d_ys).astype(layer._stream_dtype(xs))
-    got = p.full(xs, initial, layer=layer, d_ys=jnp.asarray(d_ys), d_final=jax.tree.map(jnp.asarray, d_final), **flags)
-    p.same_shapes(got.final, initial, f"{name}: the state after unroll")
-    if got.ys.dtype != layer._stream_dtype(xs):
+    got = p.full(xs, initial, layer=layer, d_ys=p.d_ys.astype(stream), d_final=d_final, **flags)
+    p.same_shapes(got.final, to_numpy(initial), f"{name}: the state after unroll")
+    if got.ys.dtype != stream:
         p.fail(f"{name} samples give outputs of {got.ys.dtype}")
     if p.layer.streams:
-        for n in ({}, {"mask": jnp.asarray(flags["mask"][:, 0]), "resets": jnp.asarray(flags["resets"][:, 0])}):
+        for n in ({}, {k: jnp.asarray(f[:, 0]) for k, f in flags.items()}):
             y, after = eqx.filter_eval_shape(lambda la, x, s, n: la.step(x, s, **n), layer, xs[:, 0], initial, n)
             p.same_shapes(after, initial, f"{name}: the state after step")
-            if y.dtype != got.ys.dtype:
+            if y.dtype != stream:
                 p.fail(f"{name} samples give outputs of {y.dtype} in step")
     return got
 
@@ -134,13 +148,9 @@ def training(p: Probe) -> None:
     updated = eqx.apply_updates(p.layer, updates)
     new, kept = eqx.partition(updated, eqx.is_inexact_array)
     p.same_shapes(new, floats, "the weights after an optimiser step")
-    if not _equal(kept, rest):
+    if not eqx.tree_equal(kept, rest):
         p.fail("an optimiser step changes what is no trainable array")
     before = _probe.traces
     p.finite(p.full(layer=updated), "after an optimiser step")
     if _probe.traces > before:
         p.fail("the layer is traced anew after an optimiser step")
-
-
-def _equal(a: PyTree, b: PyTree) -> bool:
-    return bool(eqx.tree_equal(a, b))

@@ -1,0 +1,62 @@
+"""The table of layers is complete."""
+
+import inspect
+from typing import Any
+
+import jax
+import pytest
+from table import TABLE
+
+import sequinox as sqx
+import sequinox.layers
+import sequinox.models
+import sequinox.recurrent
+
+
+def public_layers() -> list[type]:
+    """Every public class of layers that can be built."""
+    modules = [m for n, m in vars(sqx).items() if inspect.ismodule(m) and not n.startswith("_")]
+    found = {v for m in [sqx, *modules] for v in vars(m).values() if inspect.isclass(v)}
+    return sorted(
+        (c for c in found if issubclass(c, sqx.SequenceLayer) and not inspect.isabstract(c)), key=lambda c: c.__name__
+    )
+
+
+def model_functions() -> list[Any]:
+    return [f for n, f in vars(sequinox.models).items() if inspect.isfunction(f) and not n.startswith("_")]
+
+
+def test_the_search_finds_them():
+    names = {c.__name__ for c in public_layers()}
+    assert {"RNN", "GRU", "LSTM", "Dense", "LastStep", "Bidirectional", "Sequential"} <= names
+    assert "SequenceLayer" not in names and "RecurrentCell" not in names
+    assert [f.__name__ for f in model_functions()] == ["recurrent_net"]
+
+
+@pytest.mark.parametrize("layer", public_layers(), ids=lambda c: c.__name__)
+def test_every_public_layer_has_an_entry(layer: type):
+    assert any(entry.of is layer for entry in TABLE), f"{layer.__name__} is missing from tests/table.py"
+
+
+@pytest.mark.parametrize("function", model_functions(), ids=lambda f: f.__name__)
+def test_every_model_has_an_entry(function: Any):
+    assert any(entry.of is function for entry in TABLE), f"{function.__name__} is missing from tests/table.py"
+
+
+def test_every_public_name_stands_at_the_top_and_in_its_subpackage():
+    for module in (sequinox.recurrent, sequinox.layers, sequinox.models):
+        for name, value in vars(module).items():
+            if not name.startswith("_") and not inspect.ismodule(value):
+                assert getattr(sqx, name) is value, f"{module.__name__}.{name} is not sequinox.{name}"
+
+
+def test_names_differ():
+    names = [entry.name for entry in TABLE]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=str)
+def test_entries_are_what_they_say(entry: Any):
+    layer = entry.layer()
+    assert isinstance(layer, entry.of if inspect.isclass(entry.of) else sqx.SequenceLayer)
+    assert all((a != 0).all() for a in jax.tree.leaves(sqx.parameters(layer)))
