@@ -1,4 +1,4 @@
-"""The checks of shapes and types that run under the tests are on; without them, a wrong annotation would pass unseen."""
+"""The checks of shapes and types that run under the tests are on: without them a wrong annotation passes unseen."""
 
 from typing import Any
 
@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import pytest
-from jaxtyping import Array, Float
 
 import sequinox as sqx
 from sequinox._linear import apply_weight
-from sequinox._types import Mask
 from sequinox.recurrent._engine import affine
 
 KEY = jax.random.key(0)
@@ -45,20 +43,13 @@ def test_a_number_in_place_of_a_text():
 
 def test_a_wrong_return():
     """A cell whose weights have another number of rows than its state gives another state."""
-    cell = eqx.tree_at(
-        lambda c: (c.W, c.U, c.b), sqx.RNN(3, 5, KEY), (jnp.ones((4, 3)), jnp.ones((4, 5)), jnp.ones(4))
-    )
+    cell = eqx.tree_at(lambda c: (c.W, c.U, c.b), sqx.RNN(3, 5, KEY), (jnp.ones((4, 3)), jnp.ones((4, 5)), jnp.ones(4)))
     with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
         cell.transition(affine, jnp.ones(3), jnp.ones(5))
 
 
 def test_strict_promotion():
     with pytest.raises(jax.dtypes.TypePromotionError):
-        jnp.ones(3) + jnp.ones(3, jnp.int32)
+        jnp.add(jnp.ones(3), jnp.ones(3, jnp.int32))
     with pytest.raises(ValueError, match="rank_promotion"):
-        jnp.ones((2, 3)) + jnp.ones(3)
-
-
-def test_names_of_the_notation_are_jaxtypings():
-    assert isinstance(jnp.ones((2, 4), bool), Mask) and not isinstance(jnp.ones((2, 4)), Mask)
-    assert isinstance(jnp.ones((2, 4)), Float[Array, "*batch time"])
+        jnp.add(jnp.ones((2, 3)), jnp.ones(3))

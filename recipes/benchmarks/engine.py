@@ -2,10 +2,10 @@
 
     python recipes/benchmarks/engine.py
 
-Times the loss and the gradients with respect to all weights and the inputs, for LSTM (with peepholes) and GRU in float32:
-the plain loop differentiated by JAX (`scan`), the fused engine with a batch axis (`fused`), and the fused engine under
-`jax.vmap` (`vmap`). The three take turns, so that a machine that slows down slows all of them; figures are medians.
-Ratios below 1 are in favour of the engine.
+Times the loss and the gradients with respect to all weights and the inputs, for LSTM (with peepholes) and GRU in
+float32: the plain loop differentiated by JAX (`scan`), the fused engine with a batch axis (`fused`), and the fused
+engine under `jax.vmap` (`vmap`). The three take turns, so that a machine that slows down slows all of them; figures are
+medians. Ratios below 1 are in favour of the engine.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ class Options:
     """Benchmark of the unrolling engine."""
 
     repeats: int = 11
-    """Timed runs of each, taken in turn; the median is shown. Eleven are steady to a few per cent on a quiet machine."""
+    """Timed runs of each, taken in turn; the median is shown. Eleven are steady to a few per cent on a quiet one."""
     check: bool = False
-    """End with an error if a limit is passed: fused / scan at most 1.0 at every shape and 0.87 in geometric mean, vmap /
-    fused at most 1.08 in geometric mean."""
+    """End with an error if a limit is passed: fused / scan at most 1.0 at every shape and 0.87 in geometric mean, vmap
+    / fused at most 1.08 in geometric mean."""
 
 
 def step(cell: sqx.SequenceLayer, *, vmap: bool):
@@ -79,7 +79,8 @@ def measure(cell_class: type, shape: tuple[int, int, int, int], repeats: int) ->
 
 def main(options: Options) -> int:
     """Prints the table; returns the exit status."""
-    print(f"jax {jax.__version__}, {jax.default_backend()}, {os.cpu_count()} cores, float32, Python {platform.python_version()}")
+    versions = f"jax {jax.__version__}, Python {platform.python_version()}"
+    print(f"{versions}, {jax.default_backend()}, {os.cpu_count()} cores, float32")
     print(f"median of {options.repeats} interleaved runs, milliseconds; temporary memory in MB in brackets\n")
     print(f"{'cell':5} {'B, T, n_in, H':20} {'scan':>14} {'fused':>14} {'vmap':>14}  fused/scan  vmap/fused")
     ratios, vmap_ratios = [], []
@@ -89,10 +90,8 @@ def main(options: Options) -> int:
             shown = " ".join(f"{ms:7.1f} [{mb:4.0f}]" for ms, mb in result.values())
             ratios.append(result["fused"][0] / result["scan"][0])
             vmap_ratios.append(result["vmap"][0] / result["fused"][0])
-            print(
-                f"{cell_class.__name__:5} {', '.join(map(str, shape)):20} {shown}  {ratios[-1]:10.2f}  {vmap_ratios[-1]:10.2f}",
-                flush=True,
-            )
+            what = f"{cell_class.__name__:5} {', '.join(map(str, shape)):20}"
+            print(f"{what} {shown}  {ratios[-1]:10.2f}  {vmap_ratios[-1]:10.2f}", flush=True)
     mean, vmap_mean = (math.exp(statistics.fmean(map(math.log, r))) for r in (ratios, vmap_ratios))
     print(f"\ngeometric means: fused/scan {mean:.2f}, vmap/fused {vmap_mean:.2f}; worst fused/scan {max(ratios):.2f}")
     passed = max(ratios) <= 1.0 and mean <= 0.87 and vmap_mean <= 1.08

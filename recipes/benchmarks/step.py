@@ -1,9 +1,9 @@
-"""One step at batch 1, the time a control loop waits: sequinox in a stream against other ways of calling it, and PyTorch.
+"""One step at batch 1, the time a control loop waits: a `Stream`, a step through `filter_jit`, and PyTorch's cells.
 
     python recipes/benchmarks/step.py
 
-Microseconds a step, medians over blocks of steps taken in turn; n_in 16, n_hidden 64, float32. PyTorch is timed if it is
-installed (`pip install "sequinox[parity]"`).
+Microseconds a step, medians over blocks of steps taken in turn; n_in 16, n_hidden 64, float32. PyTorch is timed if it
+is installed (`pip install "sequinox[parity]"`).
 """
 
 import importlib.util
@@ -63,7 +63,9 @@ def main(blocks: int = 15, steps: int = 400) -> None:
                     step(x)
                 if block:  # the first compiles
                     times[name].append((time.perf_counter() - start) / steps)
-        print(cell_class.__name__, *(f"{name} {1e6 * statistics.median(t):.1f} us" for name, t in times.items()), sep="  ")
+        print(
+            cell_class.__name__, *(f"{name} {1e6 * statistics.median(t):.1f} us" for name, t in times.items()), sep="  "
+        )
 
 
 if __name__ == "__main__":

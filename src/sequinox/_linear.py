@@ -1,8 +1,12 @@
 """Products with a weight `(n_out, n_in)`, for one sample and for all samples of a sequence at once."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from ._types import DType, Initializer, PRNGKey
 
 
 def apply_weight(W: Float[Array, "n_out n_in"], x: Float[Array, " n_in"]) -> Float[Array, " n_out"]:
@@ -24,3 +28,20 @@ def apply_weight_to_rows(
         layout = jax.lax.ConvDimensionNumbers(lhs_spec=(1, 2, 0), rhs_spec=(0, 1, 2), out_spec=(1, 2, 0))
         return jax.lax.conv_general_dilated(xs, jnp.expand_dims(W, 2), (1,), [(0, 0)], dimension_numbers=layout)
     return jax.lax.dot_general(xs, W, (((2,), (1,)), ((), ())))
+
+
+def make_weight(key: PRNGKey, shape: tuple[int, int], initializer: Initializer, dtype: DType, who: str) -> Array:
+    """A weight `(n_out, n_in)`. Initialisers, as those of `jax.nn.initializers`, take the last axis for the output."""
+    if not callable(initializer):
+        raise TypeError(
+            f"{who}: initializer must be a function of (key, shape, dtype), such as those of jax.nn.initializers, "
+            f"got {initializer!r}"
+        )
+    n_out, n_in = shape
+    weight: Any = initializer(key, (n_in, n_out), dtype)
+    if jnp.shape(weight) != (n_in, n_out) or jnp.result_type(weight) != dtype:
+        raise ValueError(
+            f"{who}: initializer must give an array of shape {(n_in, n_out)} and dtype {dtype}, "
+            f"got {jnp.shape(weight)} and {jnp.result_type(weight)}"
+        )
+    return jnp.asarray(weight).T

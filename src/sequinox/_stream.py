@@ -13,9 +13,9 @@ from ._types import BatchShape, State
 class Stream:
     """A layer in a stream: give it a sample, get the output; compiled at the first sample.
 
-    For control loops and servers, where a sample comes at a time and what counts is the time to the answer: the weights are
-    bound into the compiled step, which leaves only the sample and the state to be passed. Inside `jit`, `scan` or a training
-    loop use the layer's own `step` and `unroll`.
+    For control loops and servers, where a sample comes at a time and what counts is the time to the answer: the weights
+    are bound into the compiled step, which leaves only the sample and the state to be passed. Inside `jit`, `scan` or a
+    training loop use the layer's own `step` and `unroll`.
 
     ??? example
 

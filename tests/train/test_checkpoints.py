@@ -191,7 +191,7 @@ def test_last_and_best_are_both_kept(tmp_path, values, options, kept, best):
 
 
 def test_killed_at_any_file_operation_the_last_complete_one_is_used_and_leftovers_are_cleaned(tmp_path):
-    """A kill leaves the files as they are; so they are copied at each operation while one checkpoint replaces another."""
+    """A kill leaves the files as they are; so they are copied at each operation while one replaces another."""
     run, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     save_all(run, [1.0])
@@ -228,6 +228,24 @@ def test_killed_at_any_file_operation_the_last_complete_one_is_used_and_leftover
                     checkpoints.save({"w": jnp.full(2, float(step))}, step)
             assert checkpoints.restore(LIKE).step == 3
         assert [p.name for p in photo.iterdir()] == ["3"]
+
+
+@pytest.mark.parametrize("missing", ["_CHECKPOINT_METADATA", "arrays/_METADATA", "arrays/manifest.ocdbt", "arrays"])
+def test_a_checkpoint_whose_removal_was_cut_short_is_no_checkpoint(tmp_path, missing):
+    save_all(tmp_path, [1.0, 2.0], keep_last=2)
+    target = tmp_path / "1" / missing
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink()
+    with Checkpoints(tmp_path, keep_last=2, read_only=True) as checkpoints:
+        assert checkpoints.steps == [2]
+    assert (tmp_path / "1").exists()
+    with Checkpoints(tmp_path, keep_last=2) as checkpoints:
+        assert checkpoints.steps == [2]
+        assert not (tmp_path / "1").exists()
+        checkpoints.save({"w": jnp.full(2, 1.0)}, 1)
+        assert checkpoints.restore(LIKE, 1).state["w"].tolist() == [1, 1]
 
 
 def copy_what_is_there(source, target):

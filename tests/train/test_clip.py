@@ -76,7 +76,14 @@ def test_a_norm_past_the_range_is_not_finite_either():
 
 def test_other_leaves_and_the_structure_are_left_alone():
     float0 = np.zeros((2,), jax.dtypes.float0)
-    grads = {"a": None, "i": jnp.arange(3), "z": float0, "f": jnp.array([3.0]), "s": "text", "n": np.float32([4.0])}
+    grads = {
+        "a": None,
+        "i": jnp.arange(3),
+        "z": float0,
+        "f": jnp.array([3.0]),
+        "s": "text",
+        "n": np.full(1, np.float32(4)),
+    }
     clipped, norm = clip_by_norm(grads, 1.0)
     assert float(norm) == 5
     assert clipped["a"] is None and clipped["z"] is float0 and clipped["s"] == "text"

@@ -87,7 +87,7 @@ def test_mean_of_means_over_unequal_parts_is_not_what_merges(name, case):
     parts = [loss(values[rows], targets[rows], mask[rows]) for rows in (slice(0, 1), slice(1, 3))]
     windows = [loss(values[:, cut], targets[:, cut], mask[:, cut]) for cut in (slice(0, 2), slice(2, 3), slice(3, 5))]
     for split in (parts, windows):
-        merged = sum(split)
+        merged = sum(split, Total(0, 0))
         assert int(merged.count) == int(whole.count)
         np.testing.assert_allclose(merged.total, whole.total, rtol=1e-6)
         np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-6)

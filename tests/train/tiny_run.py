@@ -14,7 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sequinox.train import Batches, Checkpoints, accuracy, cross_entropy, epoch_batches, fit, init_train_state, pad
+from sequinox.train import (
+    Batches,
+    Checkpoints,
+    Total,
+    accuracy,
+    cross_entropy,
+    epoch_batches,
+    fit,
+    init_train_state,
+    pad,
+)
 
 STEPS = 17
 OPTIMISER = optax.adam(optax.exponential_decay(1e-2, 5, 0.5))
@@ -69,7 +79,8 @@ def _totals(model, batch):
 
 def evaluate(model):
     parts = [_totals(model, batch) for batch in epoch_batches(data(), 4)]
-    return {"loss": float(sum(p[0] for p in parts).mean), "accuracy": float(sum(p[1] for p in parts).mean)}
+    loss, correct = (sum(part, Total(0, 0)) for part in zip(*parts, strict=True))
+    return {"loss": float(loss.mean), "accuracy": float(correct.mean)}
 
 
 def run(out_dir, *, steps=STEPS, batches=None, **options):

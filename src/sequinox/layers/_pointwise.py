@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._checks import batch_shape, check_key, flag, float_dtype, number, size
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows
+from .._linear import apply_weight_to_rows, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 
 
@@ -86,7 +86,7 @@ class Dense(Pointwise):
         """
         self.n_in, self.n_out = size(n_in, "Dense", "n_in"), size(n_out, "Dense", "n_out")
         dtype = float_dtype(dtype, "Dense")
-        self.W = initializer(check_key(key, "Dense"), (n_in, n_out), dtype).T
+        self.W = make_weight(check_key(key, "Dense"), (n_out, n_in), initializer, dtype, "Dense")
         self.b = jnp.zeros(n_out, dtype) if flag(use_bias, "Dense", "use_bias") else None
 
     def apply(self, x: Array, key: Array | None) -> Array:

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape
+from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
+from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ._engine import Affine, Flags, Unserved, affine, unroll_fused, unroll_scan
 
@@ -67,7 +68,7 @@ class RecurrentCell(SequenceLayer):
             A PyTree of arrays, each with the batch axes first.
         """
         axes = batch_shape(batch, f"{type(self).__name__}.init_state")
-        one = self.start(self.dtype if dtype is None else dtype)
+        one = self.start(float_dtype(self.dtype if dtype is None else dtype, f"{type(self).__name__}.init_state"))
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (*axes, *a.shape)), one)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
@@ -123,14 +124,11 @@ def check_implementation(value: Any, who: str) -> Implementation:
 
 
 def make_weights(
-    key: PRNGKey, shapes: dict[str, tuple[int, int]], initializer: Initializer, dtype: DType
+    key: PRNGKey, shapes: dict[str, tuple[int, int]], initializer: Initializer, dtype: DType, who: str
 ) -> dict[str, Array]:
-    """Weights `(n_out, n_in)` by name, each from a key of its own.
-
-    The initialisers of `jax.nn.initializers` take the last axis for the output; ours is the first.
-    """
+    """Weights `(n_out, n_in)` by name, each from a key of its own."""
     keys = jax.random.split(key, len(shapes))
     return {
-        name: initializer(k, (n_in, n_out), dtype).T
-        for (name, (n_out, n_in)), k in zip(shapes.items(), keys, strict=True)
+        name: make_weight(k, shape, initializer, dtype, who)
+        for (name, shape), k in zip(shapes.items(), keys, strict=True)
     }

@@ -88,7 +88,7 @@ class GRU(RecurrentCell):
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         dtype = float_dtype(dtype, "GRU")
         shapes = {"W_r": inputs, "U_r": hidden, "W_z": inputs, "U_z": hidden, "W": inputs, "U": hidden}
-        weights = make_weights(check_key(key, "GRU"), shapes, initializer, dtype)
+        weights = make_weights(check_key(key, "GRU"), shapes, initializer, dtype, "GRU")
         self.W_r, self.U_r = weights["W_r"], weights["U_r"]
         self.W_z, self.U_z = weights["W_z"], weights["U_z"]
         self.W, self.U = weights["W"], weights["U"]

@@ -110,7 +110,7 @@ class LSTM(RecurrentCell):
         dtype = float_dtype(dtype, "LSTM")
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         shapes = {f"W_{g}": inputs for g in "zifo"} | {f"R_{g}": hidden for g in "zifo"}
-        weights = make_weights(check_key(key, "LSTM"), shapes, initializer, dtype)
+        weights = make_weights(check_key(key, "LSTM"), shapes, initializer, dtype, "LSTM")
         self.W_z, self.W_i, self.W_f, self.W_o = (weights[f"W_{g}"] for g in "zifo")
         self.R_z, self.R_i, self.R_f, self.R_o = (weights[f"R_{g}"] for g in "zifo")
         self.b_z, self.b_i, self.b_o = (jnp.zeros(n_hidden, dtype) for _ in "zio")

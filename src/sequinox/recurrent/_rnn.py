@@ -79,7 +79,7 @@ class RNN(RecurrentCell):
         self.implementation = check_implementation(implementation, "RNN")
         dtype = float_dtype(dtype, "RNN")
         shapes = {"W": (n_hidden, n_in), "U": (n_hidden, n_hidden)}
-        weights = make_weights(check_key(key, "RNN"), shapes, initializer, dtype)
+        weights = make_weights(check_key(key, "RNN"), shapes, initializer, dtype, "RNN")
         self.W, self.U = weights["W"], weights["U"]
         self.b = jnp.zeros(n_hidden, dtype)
 

@@ -109,6 +109,9 @@ class Checkpoints:
             preservation_policy=policies.AnyPreservationPolicy(keep),  # pyright: ignore[reportArgumentType]
             cleanup_tmp_directories=not read_only,
         )
+        if not read_only:
+            for step in {c.step for c in self._checkpointer.checkpoints} - set(self.steps):
+                self._checkpointer.delete(step)
 
     @property
     def steps(self) -> list[int]:
@@ -175,7 +178,6 @@ class Checkpoints:
             step,
             {_ARRAYS: {**arrays, _FORMAT: np.ones(1, np.int32)}},
             force=True,
-            overwrite=step in [c.step for c in self._checkpointer.checkpoints],  # half removed, see `steps`
             metrics={k: float(v) for k, v in (metrics or {}).items() if v is not None and math.isfinite(v)},
             custom_metadata=description,
         )

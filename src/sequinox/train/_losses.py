@@ -16,6 +16,8 @@ from jaxtyping import Array
 class Total(NamedTuple):
     """A sum and the number of entries in it. `+` merges two, `.mean` divides at the very end.
 
+    `sum(totals, Total(0, 0))` merges any number of them.
+
     Attributes:
         total: the sum, `()`.
         count: how many entries it sums, `()`.
@@ -23,7 +25,7 @@ class Total(NamedTuple):
     Examples:
         >>> from sequinox.train import Total
         >>> part, rest = Total(6.0, 3), Total(2.0, 1)
-        >>> (part + rest).mean, sum([part, rest]).count
+        >>> (part + rest).mean, sum([part, rest], Total(0, 0)).count
         (2.0, 4)
     """
 

@@ -153,17 +153,25 @@ def make_step(
         grads = jax.tree.map(lambda g: jnp.conj(g) if jnp.iscomplexobj(g) else g, grads)
         grads, norm = clip_by_norm(grads, max_norm)
         ok = jnp.isfinite(norm) & jnp.isfinite(mean)
-        with _standard_promotion():
-            updates, opt_state = optimiser.update(grads, state.opt_state, params)
-            params = optax.apply_updates(params, updates)
-        model = eqx.combine(params, static)
+
+        def update() -> PyTree:
+            with _standard_promotion():
+                updates, opt_state = optimiser.update(grads, state.opt_state, params)
+                new_params = optax.apply_updates(params, updates)
+            return _in_types_of(kept, eqx.filter((new_params, opt_state), eqx.is_array))
+
+        # A condition, not a choice between two results: that would write and read both (a third of a step's time where
+        # the optimiser is most of it).
+        kept, rest = eqx.partition((params, state.opt_state), eqx.is_array)
+        new_params, opt_state = eqx.combine(jax.lax.cond(ok, update, lambda: kept), rest)
+        model = eqx.combine(new_params, static)
         totals = {"loss": loss, **metrics, "grad_norm": Total(norm, jnp.ones((), jnp.int32))}
         report = StepReport(
             jax.tree.map(lambda x: jnp.where(ok, x, jnp.zeros_like(x)), totals), (~ok).astype(jnp.int32)
         )
         new = TrainState(
-            _keep_unless(ok, model, state.model),
-            _keep_unless(ok, opt_state, state.opt_state),
+            model,
+            opt_state,
             state.key,
             state.step + 1,
             state.carry,
@@ -206,15 +214,14 @@ def _check_objective(returned: Any) -> tuple[Total, dict[str, Total]]:
     return jax.tree.map(jnp.asarray, (loss, metrics))
 
 
-def _keep_unless(ok: Array, new: PyTree, old: PyTree) -> PyTree:
-    """`new` where `ok`, in `old`'s exact types: a weak type or another dtype would compile the next step again."""
+def _in_types_of(old: PyTree, new: PyTree) -> PyTree:
+    """`new` in `old`'s exact types: a weak type or another dtype would compile the next step again."""
 
-    def select(new_leaf: Any, old_leaf: Any) -> Any:
-        if not eqx.is_array(old_leaf) or jnp.issubdtype(old_leaf.dtype, jax.dtypes.prng_key):
-            return new_leaf
-        return jnp.where(ok, jnp.asarray(new_leaf).astype(old_leaf.dtype), old_leaf)
+    def cast(old_leaf: Any, new_leaf: Any) -> Any:
+        is_key = jnp.issubdtype(old_leaf.dtype, jax.dtypes.prng_key)
+        return new_leaf if is_key else jnp.asarray(new_leaf).astype(old_leaf.dtype)
 
-    return jax.tree.map(select, new, old)
+    return jax.tree.map(cast, old, new)
 
 
 def _copy(leaf: Any) -> Any:

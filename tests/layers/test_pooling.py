@@ -1,0 +1,95 @@
+"""LastStep and MeanOverTime against NumPy, whole, ragged, packed and in a stream."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sequinox as sqx
+
+XS = np.random.default_rng(0).normal(size=(4, 6, 3)).astype(np.float32)
+MASK = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 1]], bool)
+RESETS = np.array([[0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0]], bool)
+
+
+def of_rows(pool: Any, mask: np.ndarray, resets: np.ndarray, zeros: Any) -> np.ndarray:
+    """What `pool` gives of every row's real samples since its last reset."""
+    out = []
+    for x, m, r in zip(XS, mask, resets, strict=True):
+        since = max(np.flatnonzero(r & m), default=0)
+        real = x[since:][m[since:]]
+        out.append(pool(real) if len(real) else zeros)
+    return np.stack(out)
+
+
+POOLS = [(sqx.LastStep(3), lambda x: x[-1]), (sqx.MeanOverTime(3), lambda x: x.mean(0, dtype=np.float64))]
+
+
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+@pytest.mark.parametrize("flags", ["whole", "ragged", "packed", "packed-ragged"])
+def test_values(layer: Any, pool: Any, flags: str):
+    mask = MASK if "ragged" in flags else np.ones_like(MASK)
+    resets = RESETS if "packed" in flags else np.zeros_like(RESETS)
+    given = {"mask": mask if "ragged" in flags else None, "resets": resets if "packed" in flags else None}
+    expected = of_rows(pool, mask, resets, np.zeros(3))
+    np.testing.assert_allclose(layer(XS, **given), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+def test_a_stream_gives_the_output_so_far(layer: Any, pool: Any):
+    state = None
+    for t in range(XS.shape[1]):
+        y, state = layer.step(XS[:, t], state, mask=MASK[:, t])
+        real = [x[: t + 1][m[: t + 1]] for x, m in zip(XS, MASK, strict=True)]
+        expected = np.stack([pool(x) if len(x) else np.zeros(3) for x in real])
+        np.testing.assert_allclose(y, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+def test_a_stretch_without_samples_gives_the_output_so_far(layer: Any, pool: Any):
+    before, state = layer.unroll(XS[:, :4])
+    for xs, mask in ((XS[:, :0], None), (XS[:, 4:], np.zeros((4, 2), bool))):
+        y, after = layer.unroll(xs, state, mask=mask)
+        np.testing.assert_allclose(y, before, atol=1e-7)
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), after, state))
+
+
+def test_the_gradient_of_the_last_sample_is_one():
+    gradient = jax.grad(lambda x: jnp.sum(sqx.LastStep(3)(x, mask=MASK)))(jnp.asarray(XS))
+    expected = np.zeros((4, 6))
+    expected[[0, 2, 3], [5, 3, 5]] = 1
+    np.testing.assert_array_equal(gradient, np.repeat(expected[..., None], 3, -1))
+
+
+def test_the_gradient_of_the_mean_is_one_over_the_number():
+    gradient = jax.grad(lambda x: jnp.sum(sqx.MeanOverTime(3)(x, mask=MASK)))(jnp.asarray(XS))
+    number = np.maximum(MASK.sum(1, keepdims=True), 1)
+    np.testing.assert_allclose(gradient, np.repeat((MASK / number)[..., None], 3, -1), atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_long_mean_in_half_precision(dtype: Any):
+    """3000 samples around 1: a running sum in half precision would stand still at 256 or 2048."""
+    xs = jnp.asarray(1 + 0.5 * np.random.default_rng(0).normal(size=(3000, 2)), dtype)
+    expected = np.asarray(xs, np.float64).mean(0)
+    y, state = sqx.MeanOverTime(2).unroll(xs)
+    assert y.dtype == dtype and jax.tree.leaves(state)[0].dtype == jnp.float32
+    np.testing.assert_allclose(jax.tree.leaves(state)[0], expected, atol=1e-5)
+    layer = sqx.MeanOverTime(2)
+    by_steps = jax.jit(lambda xs: jax.lax.scan(lambda s, x: layer.step(x, s)[::-1], layer.init_state((), dtype), xs)[0])
+    np.testing.assert_allclose(jax.tree.leaves(by_steps(xs))[0], expected, atol=1e-4)
+
+
+def test_the_mean_of_large_numbers():
+    """A mean of numbers near 1e30 does not overflow as their sum would near the largest float32."""
+    y = sqx.MeanOverTime(1)(jnp.full((100, 1), 1e37))
+    np.testing.assert_allclose(y, 1e37, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [sqx.LastStep(), sqx.MeanOverTime()], ids=["LastStep", "MeanOverTime"])
+def test_without_a_width(layer: Any):
+    assert sqx.Sequential([sqx.Dense(3, 2, jax.random.key(0)), layer])[1].n_in == 2
+    with pytest.raises(ValueError, match="the width is not known"):
+        layer.init_state(2)

@@ -1,0 +1,71 @@
+"""Sequential: what it makes of what stands in it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sequinox as sqx
+
+K1, K2, K3 = jax.random.split(jax.random.key(0), 3)
+XS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6, 3)), jnp.float32)
+MASK = jnp.arange(6) < jnp.array([6, 0, 2, 4])[:, None]
+
+
+def test_is_its_layers_one_behind_another():
+    gru, dense = sqx.GRU(3, 5, K1), sqx.Dense(5, 2, K2)
+    net = sqx.Sequential([gru, jnp.tanh, dense])
+    ys, state = net.unroll(XS, mask=MASK)
+    hs, h = gru.unroll(XS, mask=MASK)
+    expected = np.asarray(jnp.tanh(hs)) @ np.asarray(dense.W).T
+    np.testing.assert_allclose(ys, np.where(MASK[..., None], expected, 0), atol=1e-6)
+    assert isinstance(state, tuple) and len(state) == 3 and state[1:] == ((), ())
+    assert jnp.array_equal(state[0], h)
+
+
+def test_a_list_serves_as_state():
+    net = sqx.Sequential([sqx.LSTM(3, 5, K1), sqx.Dense(5, 2, K2)])
+    y, c = jnp.ones((4, 5)), jnp.zeros((4, 5))
+    _, state = net.unroll(XS, [[y, c], ()])
+    assert isinstance(state, tuple) and isinstance(state[0], sqx.LSTMState)
+
+
+def test_what_it_makes_of_others():
+    net = sqx.Sequential(
+        [eqx.nn.Linear(3, 5, key=K1), eqx.nn.LayerNorm(5), jnp.tanh, eqx.nn.Dropout(0.3), sqx.LastStep()]
+    )
+    kinds = [type(la) for la in net]
+    assert kinds == [sqx.PerSample, sqx.PerSample, sqx.PerSample, sqx.Dropout, sqx.LastStep]
+    assert isinstance(net[3], sqx.Dropout) and net[3].p == 0.3
+    assert [la.n_in for la in net] == [3, 5, 5, None, 5] and len(net) == 5
+
+
+def test_widths_and_kinds_are_read_off_its_layers():
+    net = sqx.Sequential([sqx.Dropout(0.0), jnp.tanh, sqx.Dense(3, 2, K1)])
+    assert (net.n_in, net.n_out, net.pools, net.streams) == (3, 2, False, True)
+    net = sqx.Sequential([sqx.GRU(3, 5, K1), sqx.MeanOverTime()])
+    assert (net.n_in, net.n_out, net.pools, net.streams) == (3, 5, True, True)
+    tokens = sqx.Sequential([eqx.nn.Embedding(6, 3, key=K1), sqx.GRU(3, 5, K2)])
+    assert (tokens.n_in, tokens.n_out) == (None, 5)
+    assert tokens(jnp.array([[1, 5, 0]], jnp.int32)).shape == (1, 3, 5)
+
+
+def test_it_does_not_stream_with_a_layer_that_does_not():
+    both = sqx.Bidirectional(sqx.RNN(3, 5, K1), sqx.RNN(3, 4, K2))
+    net = sqx.Sequential([both, sqx.Dense(9, 2, K3)])
+    assert not net.streams and net.offline_reason == both.offline_reason
+    with pytest.raises(TypeError, match=r"Sequential.step: this layer does not stream: Bidirectional reads"):
+        net.step(XS[:, 0])
+
+
+def test_a_masked_row_of_a_pooled_network_gives_what_the_head_makes_of_zeros():
+    dense = eqx.tree_at(lambda d: d.b, sqx.Dense(5, 2, K2), jnp.array([0.5, -2.0]))
+    net = sqx.Sequential([sqx.GRU(3, 5, K1), sqx.LastStep(), dense])
+    np.testing.assert_allclose(net(XS, mask=MASK)[1], [0.5, -2.0], atol=1e-7)
+
+
+def test_layers_may_be_edited():
+    net = sqx.Sequential([sqx.RNN(3, 5, K1), sqx.Dense(5, 2, K2)])
+    zeroed = eqx.tree_at(lambda n: n.layers[1].W, net, jnp.zeros((2, 5)))
+    assert not np.any(zeroed(XS)) and np.any(net(XS))
