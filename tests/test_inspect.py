@@ -1,5 +1,7 @@
 """`parameters` and `summary`."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ KEY = jax.random.key(0)
 
 
 def test_parameters_are_the_trainable_arrays_by_path():
-    net = sqx.recurrent_net(3, 4, 2, KEY, cell="rnn", bidirectional=True)
+    net: Any = sqx.recurrent_net(3, 4, 2, KEY, cell="rnn", bidirectional=True)
     arrays = sqx.parameters(net)
     path = "layers[0].forward_layer.layers[0].W"
     assert path in arrays and arrays[path] is net.layers[0].forward_layer.layers[0].W

@@ -106,5 +106,5 @@ def test_gradients_with_nan_in_pads():
 def test_it_names_its_reason():
     _, _, both = make()
     assert not both.streams
-    with pytest.raises(TypeError, match="Bidirectional.step: this layer does not stream: .*end"):
+    with pytest.raises(TypeError, match=r"Bidirectional\.step: this layer does not stream: .*end"):
         both.step(XS[:, 0])

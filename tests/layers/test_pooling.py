@@ -77,15 +77,9 @@ def test_a_long_mean_in_half_precision(dtype: Any):
     y, state = sqx.MeanOverTime(2).unroll(xs)
     assert y.dtype == dtype and jax.tree.leaves(state)[0].dtype == jnp.float32
     np.testing.assert_allclose(jax.tree.leaves(state)[0], expected, atol=1e-5)
-    layer = sqx.MeanOverTime(2)
+    layer: Any = sqx.MeanOverTime(2)
     by_steps = jax.jit(lambda xs: jax.lax.scan(lambda s, x: layer.step(x, s)[::-1], layer.init_state((), dtype), xs)[0])
     np.testing.assert_allclose(jax.tree.leaves(by_steps(xs))[0], expected, atol=1e-4)
-
-
-def test_the_mean_of_large_numbers():
-    """A mean of numbers near 1e30 does not overflow as their sum would near the largest float32."""
-    y = sqx.MeanOverTime(1)(jnp.full((100, 1), 1e37))
-    np.testing.assert_allclose(y, 1e37, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [sqx.LastStep(), sqx.MeanOverTime()], ids=["LastStep", "MeanOverTime"])

@@ -10,7 +10,7 @@ import sequinox as sqx
 
 K1, K2, K3 = jax.random.split(jax.random.key(0), 3)
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6, 3)), jnp.float32)
-MASK = jnp.arange(6) < jnp.array([6, 0, 2, 4])[:, None]
+MASK = np.arange(6) < np.array([6, 0, 2, 4])[:, None]
 
 
 def test_is_its_layers_one_behind_another():
@@ -37,7 +37,8 @@ def test_what_it_makes_of_others():
     )
     kinds = [type(la) for la in net]
     assert kinds == [sqx.PerSample, sqx.PerSample, sqx.PerSample, sqx.Dropout, sqx.LastStep]
-    assert isinstance(net[3], sqx.Dropout) and net[3].p == 0.3
+    dropout = net[3]
+    assert isinstance(dropout, sqx.Dropout) and dropout.p == 0.3
     assert [la.n_in for la in net] == [3, 5, 5, None, 5] and len(net) == 5
 
 

@@ -85,6 +85,12 @@ def loss(cell: Any, xs: Any, state: Any, mask: Any = MASK, resets: Any = RESETS)
     return jnp.sum(jnp.sin(ys + 0.3)) + sum(parts)
 
 
+def loss_of(floats: Any, rest: Any) -> Any:
+    """`loss` as a function of some arrays of `(cell, xs, state)`, the rest being given apart."""
+    cell, xs, state = eqx.combine(floats, rest)
+    return loss(cell, xs, state)
+
+
 def close(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
     got, expected = eqx.filter(got, eqx.is_inexact_array), eqx.filter(expected, eqx.is_inexact_array)
     leaves = jax.tree.leaves(expected)
@@ -117,7 +123,7 @@ class TestTransformations:
         def along(cell: Any) -> Any:
             args = cell, data(), reached(scan)
             floats, rest = eqx.partition(args, eqx.is_inexact_array)
-            return jax.jvp(lambda f: loss(*eqx.combine(f, rest)), (floats,), (like(floats, 4),))
+            return jax.jvp(lambda f: loss_of(f, rest), (floats,), (like(floats, 4),))
 
         close(along(fused), along(scan))
 
@@ -127,7 +133,7 @@ class TestTransformations:
         @eqx.filter_jit
         def twice(cell: Any) -> Any:
             floats, rest = eqx.partition((cell, data(), reached(cell)), eqx.is_inexact_array)
-            gradient = jax.grad(lambda f: loss(*eqx.combine(f, rest)))
+            gradient = jax.grad(lambda f: loss_of(f, rest))
             norm = lambda f: sum(jnp.sum(jnp.sin(g)) for g in jax.tree.leaves(gradient(f)))
             reverse_over_reverse = jax.grad(norm)(floats)
             forward_over_reverse = jax.jvp(gradient, (floats,), (like(floats, 4),))[1]
@@ -234,7 +240,7 @@ class TestTransformations:
                     *spec[1:],
                 )
             floats, rest = eqx.partition(args, spec)
-            return jax.jit(jax.grad(lambda f: loss(*eqx.combine(f, rest))))(floats)
+            return jax.jit(jax.grad(lambda f: loss_of(f, rest)))(floats)
 
         close(moved(fused), moved(scan))
 
@@ -337,9 +343,8 @@ def test_no_weight_gradient_is_formed_inside_the_loop(name: str):
     matrices = {a.shape for a in sqx.parameters(fused).values() if a.ndim == 2}
 
     def inside(cell: Any) -> set[tuple[int, ...]]:
-        floats, rest = eqx.partition((cell, data()), eqx.is_inexact_array)
-        value = lambda f: loss(*eqx.combine(f, rest), None)
-        return shapes_inside_loops(jax.make_jaxpr(jax.grad(value))(floats).jaxpr)
+        floats, rest = eqx.partition((cell, data(), None), eqx.is_inexact_array)
+        return shapes_inside_loops(jax.make_jaxpr(jax.grad(lambda f: loss_of(f, rest)))(floats).jaxpr)
 
     assert not matrices & inside(fused)
     assert matrices <= inside(scan)

@@ -30,7 +30,8 @@ class RecurrentCell(SequenceLayer):
     `implementation` chooses how it is unrolled. `"fused"` groups products that share their vectors and defers weight
     gradients to one large product after the loop: faster to train, with less memory. `"scan"` is the plain loop,
     differentiated by JAX. The two agree in values and derivatives of any order. None takes `"fused"` wherever it can,
-    that is, where every matrix of the cell is used through `affine`.
+    that is, where every matrix of the cell is used through `affine`. An ensemble, `jax.vmap` over the *weights*, trains
+    faster with `"scan"` on a CPU.
     """
 
     n_in: eqx.AbstractVar[int]

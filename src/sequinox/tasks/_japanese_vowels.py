@@ -1,4 +1,4 @@
-"""Japanese Vowels: nine speakers, told apart by one vowel."""
+"""Japanese Vowels: nine speakers, told apart by two vowels."""
 
 import importlib.resources
 from typing import NamedTuple
@@ -44,12 +44,11 @@ def japanese_vowels() -> JapaneseVowels:
     within a minute.
 
     Returns:
-        `JapaneseVowels(train, test)`: `train.inputs` `(270, 29, 12)` float32, `train.mask` `(270, 29)`,
-            `train.labels` `(270,)` int32
-        from 0 to 8; `test` likewise with 370. Utterances are ordered by speaker: shuffle them.
+        `JapaneseVowels(train, test)`: `train.inputs` `(270, 29, 12)` float32, `train.mask` `(270, 29)`, `train.labels`
+            `(270,)` int32 from 0 to 8; `test` likewise with 370. Utterances are ordered by speaker: shuffle them.
 
-    Source: Kudo, Toyama, Shimbo, Japanese Vowels, UCI Machine Learning Repository, 1999, doi 10.24432/C5NS47,
-        CC BY 4.0.
+    Source: Kudo, Toyama, Shimbo, Japanese Vowels, UCI Machine Learning Repository, 1999,
+    [doi 10.24432/C5NS47](https://doi.org/10.24432/C5NS47), CC BY 4.0.
 
     Examples:
         >>> from sequinox.tasks import japanese_vowels
