@@ -10,7 +10,7 @@ import pytest
 
 import sequinox as sqx
 from sequinox._linear import apply_weight
-from sequinox.recurrent._engine import affine
+from sequinox.recurrent._plan import affine
 
 KEY = jax.random.key(0)
 

@@ -30,13 +30,14 @@ def conform(state: Any, expected: Any, where: str) -> State:
     if isinstance(expected, jax.ShapeDtypeStruct):
         if not isinstance(state, jax.Array | np.ndarray):
             raise TypeError(f"{where} must be an array, got {type(state).__name__}")
+        state = jnp.asarray(state)  # as samples are read: NumPy's float64 in JAX's own width
         if state.dtype != expected.dtype:
             raise TypeError(f"{where} must have dtype {expected.dtype}, got {state.dtype}")
         if state.shape != expected.shape:
             raise ValueError(
                 f"{where} must have shape {expected.shape}, got {state.shape} (init_state(batch) gives one that fits)"
             )
-        return jnp.asarray(state)
+        return state
     got, want = jax.tree.structure(state), jax.tree.structure(expected)
     if got != want:
         raise ValueError(f"{where} must have the structure {want}, got {got}")

@@ -146,7 +146,7 @@ class TestTransformations:
 
         def hessian(cell: Any) -> Any:
             floats, rest = eqx.partition(jax.tree.map(lambda a: a[0], reached(scan)), eqx.is_inexact_array)
-            one = lambda f: loss(cell, data()[0], eqx.combine(f, rest), None, None)
+            one = lambda f: loss(cell, data()[0], eqx.combine(f, rest), mask=None, resets=None)
             return jax.jit(jax.hessian(one))(floats)
 
         close(hessian(fused), hessian(scan), 1e-4)

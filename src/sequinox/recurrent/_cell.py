@@ -14,7 +14,8 @@ from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
-from ._engine import Affine, Flags, Unserved, affine, unroll_fused, unroll_scan
+from ._engine import Flags, unroll_fused, unroll_scan
+from ._plan import Affine, Unserved, affine
 
 Implementation: TypeAlias = Literal["scan", "fused"] | None
 """How a cell is unrolled: see [`RecurrentCell`][sequinox.recurrent.RecurrentCell]."""

@@ -6,7 +6,7 @@ through the function `affine` that it is handed. Two ways of unrolling it are bu
 `unroll_scan` hands it the plain `affine` and leaves derivatives to JAX, which accumulates the gradient of every weight
 inside the loop, one small product a step.
 
-`unroll_fused` looks at the cell once (`plan`), to learn which weights meet which vectors. Going forward, products that
+`unroll_fused` looks at the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products that
 share their vectors become one. For the derivative it is a `jax.custom_jvp` of the whole loop, in which every product's
 tangent `dW x + W dx + dU h + db` is formed for all time steps at once, outside the loop; inside, only `U dh` and the
 cell's elementwise part are left, the latter re-derived from the pre-activations that were kept, so that no product is
@@ -18,9 +18,8 @@ follow from it.
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,22 +27,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, PyTree
 
 from .._layer import select
-from .._linear import apply_weight, apply_weight_to_rows
-
-Term: TypeAlias = tuple[Array, Array] | Array
-Affine: TypeAlias = Callable[..., Array]
-Transition: TypeAlias = Callable[[Any, Affine, Array, PyTree], tuple[Array, PyTree]]
-
-
-def affine(*terms: Term) -> Array:
-    """The sum of its terms: a pair `(W, x)` stands for the product `W @ x`, an array for itself (a bias)."""
-    total = None
-    for term in terms:
-        value = apply_weight(*term) if isinstance(term, tuple) else term
-        total = value if total is None else total + value
-    if total is None:
-        raise ValueError("affine: at least one term is needed")
-    return total
+from .._linear import apply_weight_to_rows
+from ._plan import Plan, Term, Transition, affine, make_plan, split_cell
 
 
 class Flags(NamedTuple):
@@ -76,118 +61,6 @@ def unroll_scan(transition: Transition, cell: Any, xs: Array, state: PyTree, fla
 
     state, ys = jax.lax.scan(body, state, (xs, *flags.per_step))
     return ys, state
-
-
-# ---- looking at a cell ---------------------------------------------------------------------------------------------
-
-
-class Unserved(Exception):
-    """The fused engine cannot take this cell; the message says why."""
-
-
-class Call(NamedTuple):
-    """One use of `affine`: weights and bias as indices into the cell's leaves, and where its rows lie in its group."""
-
-    group: int
-    weights: tuple[int, ...]
-    bias: int | None
-    rows: slice
-
-
-class Vector(NamedTuple):
-    """What a weight is applied to: the sample itself, a leaf of the state (by index), or something computed."""
-
-    is_x: bool
-    leaf: int | None
-
-
-class Plan(NamedTuple):
-    """What a cell does with `affine`, in the order in which it does it.
-
-    Calls that share their vectors form a group, whose products are done as one. `direct` are the leaves of the cell
-    that it also uses outside `affine` (peepholes, scales), and `x_direct` tells whether it uses the sample there.
-    """
-
-    calls: tuple[Call, ...]
-    groups: tuple[tuple[Vector, ...], ...]
-    direct: tuple[int, ...]
-    x_direct: bool
-
-
-def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state: PyTree) -> Plan:
-    """Traces `transition` for one sample, given by its shapes, and notes every use of `affine`."""
-    leaves, others, rebuild = _leaves(cell)
-    n_rows: list[int] = []
-    calls: list[Call] = []
-    groups: list[tuple[Vector, ...]] = []
-
-    def watch(leaves: list[Array], x: Array, state: PyTree) -> None:
-        seen: list[tuple[Array, ...]] = []
-        state_leaves = jax.tree.leaves(state)
-
-        def note(*terms: Term) -> Array:
-            pairs = [t for t in terms if isinstance(t, tuple)]
-            biases = [t for t in terms if not isinstance(t, tuple)]
-            vectors = tuple(v for _, v in pairs)
-            weights = tuple(_index(w, leaves) for w, _ in pairs)
-            if not pairs or len(biases) > 1:
-                raise Unserved("a use of affine must have at least one product, and at most one bias")
-            bias = _index(biases[0], leaves) if biases else None
-            if None in weights or (biases and bias is None):
-                raise Unserved(
-                    "affine takes the cell's own arrays as weights and biases, not values computed from them"
-                )
-            same = [i for i, s in enumerate(seen) if len(s) == len(vectors) and all(map(_is, s, vectors))]
-            if not same:
-                same = [len(groups)]
-                seen.append(vectors)
-                groups.append(tuple(Vector(v is x, _index(v, state_leaves)) for v in vectors))
-                n_rows.append(0)
-            g, n = same[0], pairs[0][0].shape[0]
-            calls.append(Call(g, weights, bias, slice(n_rows[g], n_rows[g] + n)))  # pyright: ignore[reportArgumentType]
-            n_rows[g] += n
-            return affine(*terms)
-
-        transition(rebuild(leaves, others), note, x, state)
-
-    jax.eval_shape(watch, leaves, x, state)
-
-    # The leaves and the sample that the transition needs when its pre-activations are given.
-    def rest(leaves: list[Array], values: list[Array], x: Array, state: PyTree) -> PyTree:
-        given = iter(values)
-        return transition(rebuild(leaves, others), lambda *_: next(given), x, state)
-
-    values = [jax.ShapeDtypeStruct((c.rows.stop - c.rows.start,), leaves[c.weights[0]].dtype) for c in calls]
-    jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state).jaxpr
-    used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
-    direct = tuple(i for i in range(len(leaves)) if id(jaxpr.invars[i]) in used)
-    if any(leaves[i].ndim > 1 for i in direct):
-        raise Unserved("the cell uses a matrix outside affine")
-    return Plan(tuple(calls), tuple(groups), direct, id(jaxpr.invars[len(leaves) + len(values)]) in used)
-
-
-def _leaves(cell: Any) -> tuple[list[Array], list[Array], Callable[[list[Array], list[Array]], Any]]:
-    """The floating-point arrays of a cell, its other arrays, and how to make a cell of such lists."""
-    floats, rest = eqx.partition(cell, eqx.is_inexact_array)
-    others, static = eqx.partition(rest, eqx.is_array)
-    leaves, tree = jax.tree.flatten(floats)
-    other_leaves, other_tree = jax.tree.flatten(others)
-
-    def rebuild(leaves: list[Array], others: list[Array]) -> Any:
-        return eqx.combine(jax.tree.unflatten(tree, leaves), jax.tree.unflatten(other_tree, others), static)
-
-    return leaves, other_leaves, rebuild
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b
-
-
-def _index(item: Any, among: list) -> int | None:
-    return next((i for i, other in enumerate(among) if other is item), None)
-
-
-# ---- the fused engine ----------------------------------------------------------------------------------------------
 
 
 class Kept(NamedTuple):
@@ -282,7 +155,7 @@ def unroll_fused(transition: Transition, cell: Any, xs: Array, state: PyTree, fl
         Unserved: if the cell does something with its weights that the engine does not follow.
     """
     plan = make_plan(transition, cell, _one(xs, axes=2), jax.tree.map(_one, state))
-    leaves, others, rebuild = _leaves(cell)
+    leaves, others, rebuild = split_cell(cell)
     run = _make_run(transition, plan, rebuild)
     return run(leaves, others, xs, state, flags.init, *flags.per_step)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._checks import check_key, float_dtype, size
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation, make_weights
-from ._engine import Affine
+from ._plan import Affine
 
 
 class RNN(RecurrentCell):

@@ -70,9 +70,9 @@ class MetricsLog:
         """Means over the steps since the last `take`, and starts anew.
 
         Returns:
-            `"train/NAME"`: sum of totals over sum of counts, for each name in the reports; `"train/steps"`: how
-                many steps that
-            is; `"train/skipped"`: how many of them were skipped and count for nothing. Empty without steps.
+            `"train/NAME"`: sum of totals over sum of counts, for each name in the reports; `"train/steps"`: how many
+                steps that is; `"train/skipped"`: how many of them were skipped and count for nothing. Empty without
+                steps.
         """
         self._sum(len(self._waiting))
         if not self._steps:
