@@ -201,7 +201,7 @@ COMPOSED = [
         "Sequential-of-all-kinds",
         sqx.Sequential,
         lambda: sqx.Sequential(
-            [sqx.GRU(3, 5, KEYS[0]), eqx.nn.LayerNorm(5), jnp.tanh, PeakHold(5), sqx.Dense(5, 2, KEYS[1])]
+            [sqx.RNN(3, 5, KEYS[0]), eqx.nn.LayerNorm(5), jnp.tanh, PeakHold(5), sqx.Dense(5, 2, KEYS[1])]
         ),
     ),
     Entry(
@@ -221,7 +221,7 @@ COMPOSED = [
         lambda: sqx.Sequential(
             [
                 sqx.Sequential([sqx.RNN(3, 5, KEYS[0]), sqx.Dropout(0.5, inference=True)]),
-                sqx.Sequential([LeakyCell(5, 6, KEYS[1]), sqx.MeanOverTime()]),
+                sqx.Sequential([sqx.RNN(5, 6, KEYS[1]), sqx.MeanOverTime()]),
                 sqx.Sequential([jnp.tanh, sqx.Dense(6, 2, KEYS[2])]),
             ]
         ),
@@ -265,9 +265,9 @@ COMPOSED = [
 _net = sqx.recurrent_net
 MODELS = [
     Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
-    Entry("recurrent_net-two-gru-mean", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", n_layers=2, pool="mean")),
-    Entry("recurrent_net-rnn-every-sample", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", pool=None)),
-    Entry("recurrent_net-both-ways", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", bidirectional=True)),
+    Entry("recurrent_net-two-layers-mean", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, pool="mean")),
+    Entry("recurrent_net-every-sample", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", pool=None)),
+    Entry("recurrent_net-both-ways", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True)),
     Entry(
         "recurrent_net-two-both-ways-every-sample",
         _net,
@@ -282,12 +282,12 @@ MODELS = [
     Entry(
         "recurrent_net-dropout-inference",
         _net,
-        lambda: eqx.nn.inference_mode(_net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, dropout=0.5)),
+        lambda: eqx.nn.inference_mode(_net(3, 5, 2, KEYS[0], cell="rnn", dropout=0.5)),
     ),
     Entry(
         "recurrent_net-dropout-training",
         _net,
-        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, dropout=0.2),
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", dropout=0.2),
         key=KEYS[3],
     ),
 ]

@@ -1,4 +1,7 @@
-"""`check_layer` finds what it is for: layers that break one promise each."""
+"""`check_layer` finds what it is for: layers that break one promise each.
+
+They are made of two that keep all of them, `RunningSum` and `PeakHold`, which stand in the table.
+"""
 
 import inspect
 import subprocess
@@ -180,12 +183,6 @@ def test_finds(broken: Any, promise: str, words: str):
     assert message.startswith(f"check_layer: {promise}: ") and words in message
 
 
-def test_what_they_are_made_of_keeps_every_promise():
-    """So that the layers above break what they are meant to break, and nothing else is wrong with them."""
-    for layer in (RunningSum(3), PeakHold(3)):
-        check_layer(layer, promises=["modes", "masks", "resets", "rows", "compilation"])
-
-
 def test_one_line_for_each_broken_promise():
     with pytest.raises(AssertionError) as error:
         check_layer(built(IgnoresResets), promises=["masks", "resets", "causality", "modes"])
@@ -232,7 +229,7 @@ def test_an_error_of_the_layer_tells_the_promise():
             return super()._unroll(xs, state, mask, resets, key)
 
     with pytest.raises(RuntimeError, match="no nested batches") as error:
-        check_layer(built(Fails))
+        check_layer(built(Fails), promises=["transforms"])
     assert any("transforms" in note for note in error.value.__notes__)
 
 

@@ -12,6 +12,8 @@ import sequinox.layers
 import sequinox.models
 import sequinox.recurrent
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def public_layers() -> list[type]:
     """Every public class of layers that can be built."""

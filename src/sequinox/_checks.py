@@ -96,9 +96,14 @@ def float_dtype(dtype: DType | None, who: str) -> Any:
     """`dtype` of a constructor, checked; None is JAX's default floating-point dtype."""
     if dtype is None:
         return jnp.zeros(()).dtype
-    dtype = jnp.dtype(dtype)
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{who}: dtype must be a floating dtype, got {dtype!r}") from None
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{who}: dtype must be a floating dtype, got {dtype}")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ValueError(f'{who}: dtype {dtype} needs JAX\'s 64-bit mode: jax.config.update("jax_enable_x64", True)')
     return dtype
 
 

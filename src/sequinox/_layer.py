@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._checks import check_flags, conform
+from ._checks import check_flags, check_key, conform
 from ._types import BatchShape, DType, State
 
 
@@ -146,6 +146,7 @@ class SequenceLayer(eqx.Module):
         mask, resets = check_flags(mask, batch, who, "mask"), check_flags(resets, batch, who, "resets")
         dtype = self._stream_dtype(x)
         state = self._resolve_state(state, batch, dtype, who)
+        key = None if key is None else check_key(key, who)
         if mask is not None:
             x = select(mask, x, jnp.zeros_like(x))
         if self.pools and (mask is not None or resets is not None):  # a row without a sample gives its output so far
@@ -192,6 +193,7 @@ class SequenceLayer(eqx.Module):
         flags = (*batch, xs.shape[len(batch)])
         mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
         state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
+        key = None if key is None else check_key(key, who)
         if mask is not None:
             xs = select(mask, xs, jnp.zeros_like(xs))
         ys, state = self._unroll(xs, state, mask, resets, key)

@@ -10,6 +10,8 @@ import pytest
 
 import sequinox as sqx
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 K1, K2 = jax.random.split(jax.random.key(0))
 B, T = 4, 6
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, 3)), jnp.float32)

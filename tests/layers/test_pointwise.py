@@ -129,6 +129,14 @@ class TestPerSample:
         assert jnp.array_equal(layer.step(tokens[:, 0])[0], embedding.weight[tokens[:, 0]])
         assert (layer.n_in, layer.n_out) == (None, 3)
 
+    @pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8])
+    def test_a_token_out_of_range_gives_nan_and_not_another_row(self, dtype: Any):
+        layer = sqx.PerSample(eqx.nn.Embedding(6, 3, key=KEY))
+        ys = layer(jnp.array([5, 6, -1, 0], dtype))
+        assert np.isnan(ys).all(1).tolist() == [False, True, True, False]
+        masked = layer(jnp.array([5, 6, -1, 0], dtype), mask=jnp.array([True, False, False, True]))
+        assert np.isfinite(masked).all()
+
     def test_gradient_of_an_embedding_counts_real_tokens(self):
         layer = sqx.PerSample(eqx.nn.Embedding(6, 3, key=KEY))
         tokens = jnp.array([[5, 0, 2], [1, 1, 4]], jnp.int32)

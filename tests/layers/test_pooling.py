@@ -9,6 +9,8 @@ import pytest
 
 import sequinox as sqx
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 XS = np.random.default_rng(0).normal(size=(4, 6, 3)).astype(np.float32)
 MASK = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 1]], bool)
 RESETS = np.array([[0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0]], bool)

@@ -8,6 +8,8 @@ import pytest
 
 import sequinox as sqx
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 K1, K2, K3 = jax.random.split(jax.random.key(0), 3)
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6, 3)), jnp.float32)
 MASK = np.arange(6) < np.array([6, 0, 2, 4])[:, None]

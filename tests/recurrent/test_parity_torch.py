@@ -12,6 +12,8 @@ import sequinox as sqx
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the extra `parity`")
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 B, T, N_IN, N_HIDDEN = 4, 6, 3, 5
 KEY = jax.random.key(0)
 LENGTHS = [6, 2, 5, 1]

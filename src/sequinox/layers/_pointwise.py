@@ -151,7 +151,8 @@ class PerSample(Pointwise):
     """An Equinox module, or any function of one sample, applied to every sample.
 
     [`Sequential`][sequinox.layers.Sequential] makes one of whatever stands in it and is no sequence layer, so that
-    `eqx.nn.LayerNorm(8)` or `jnp.tanh` can be written there as they are.
+    `eqx.nn.LayerNorm(8)` or `jnp.tanh` can be written there as they are. `eqx.nn.Embedding` reads integer tokens; one
+    out of range gives NaN, since it cannot raise under `jit`.
 
     ??? example
 
@@ -179,7 +180,7 @@ class PerSample(Pointwise):
             TypeError: for what is no function of one sample: modules with a state, that work over an axis, or recurrent
                 cells (sequinox has those).
         """
-        if not callable(function):
+        if not callable(function) or inspect.isclass(function):
             raise TypeError(f"PerSample: function must be an Equinox module or a function, got {function!r}")
         if isinstance(function, _NOT_PER_SAMPLE):
             raise TypeError(f"PerSample: {type(function).__name__} is not a function of one sample")
@@ -207,7 +208,11 @@ class PerSample(Pointwise):
         return y.shape[0]
 
     def _one(self, x: Array, key: Array | None) -> Array:
-        return self.function(x, key=key) if self._takes_key() else self.function(x)
+        y = self.function(x, key=key) if self._takes_key() else self.function(x)
+        if self._sample_ndim == 0:  # a token out of range would read another's row
+            token = x if x.dtype.itemsize >= 4 else x.astype(jnp.int32)
+            y = jnp.where((token >= 0) & (token < self.function.num_embeddings), y, jnp.nan)
+        return y
 
     def _takes_key(self) -> bool:
         if not isinstance(self.function, eqx.Module):
@@ -220,6 +225,8 @@ class PerSample(Pointwise):
         rows = x.reshape(math.prod(axes), *x.shape[len(axes) :])
         keys = None if key is None or not self._takes_key() else jax.random.split(key, rows.shape[0])
         y = jax.vmap(self._one, in_axes=(0, None if keys is None else 0))(rows, keys)
+        if y.ndim != 2:
+            raise ValueError(f"PerSample: the function must give a vector for a vector, got shape {y.shape[1:]}")
         return y.reshape(*axes, *y.shape[1:])
 
 

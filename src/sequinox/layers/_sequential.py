@@ -1,5 +1,6 @@
 """Layers one behind another."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ def _as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
         return given
     if isinstance(given, eqx.nn.Dropout):
         return Dropout(given.p, given.inference)
-    if not callable(given):
+    if not callable(given) or inspect.isclass(given):
         raise TypeError(f"{where} must be a layer, an Equinox module or a function, got {given!r}")
     layer = PerSample(given)
     return layer if layer.n_in is not None or layer._sample_ndim == 0 or width is None else PerSample(given, width)

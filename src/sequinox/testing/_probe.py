@@ -315,6 +315,11 @@ MASKED_ROWS = ("whole", "right-padded", "left-padded", "with gaps", "empty", "fi
 PACKED_ROWS = ("no reset", "one in the middle", "one at the start", "every second", "all", "all but the ends", "thirds")
 
 
+@eqx.filter_jit
+def _unroll(layer: SequenceLayer, xs: Any, state: PyTree, key: PRNGKey | None) -> tuple[Array, PyTree]:
+    return layer.unroll(xs, state, key=key)
+
+
 def add(*trees: PyTree) -> PyTree:
     """The sum of trees."""
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
@@ -347,7 +352,7 @@ def make_probe(
     xs, before = samples(), samples()
     probe = Probe(layer, key, xs, None, xs, None, tolerance, rebuild, type(layer).__name__)
     initial = probe.initial()
-    ys, final = eqx.filter_eval_shape(lambda la, x, s: la.unroll(x, s, key=key), layer, xs, initial)
+    ys, final = eqx.filter_eval_shape(_unroll, layer, xs, initial, key)
     probe.d_ys = like(ys)
     probe.d_final = like(eqx.filter(final, lambda a: jnp.issubdtype(a.dtype, jnp.inexact)))
     mask = np.arange(n_rows)[:, None] >= np.arange(n_time)  # every row has read another number of samples

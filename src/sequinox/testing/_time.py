@@ -36,9 +36,8 @@ def modes(p: Probe) -> None:
     if p.draws:
         return
     p.close(p.layer.step(p.xs[:, 0]), p.layer.step(p.xs[:, 0], initial), "step from None and from the initial state")
-    bare = [[STEP] * T, [1] * T, [1, T - 1], [T - 1, STEP]]
-    for pieces in bare:
-        p.close(p.chain(pieces), p.run(), f"cut into {pieces}")
+    for pieces in ([STEP] * T, [T - 1, STEP]):
+        p.close(p.chain(pieces), p.run(), f"without mask and resets, cut into {pieces}")
     cuts = [[c, T - c] for c in range(T + 1)]
     cuts += [[STEP] * T, [1] * T, [1, 0, STEP, T - 2], [STEP, T - 1], [T - 2, STEP, 1]]
     trivial = {"mask": np.ones((p.n_rows, T), bool), "resets": np.zeros((p.n_rows, T), bool)}
