@@ -60,7 +60,8 @@ def measure(cell_class: type, shape: tuple[int, int, int, int], repeats: int) ->
         cell = cell_class(n_in, n_hidden, keys[2], implementation=implementation)
         function, arrays = step(cell, vmap=vmap)
         compiled = function.lower(arrays, xs, weights).compile()
-        memory[name] = compiled.memory_analysis().temp_size_in_bytes / 1e6
+        analysis = compiled.memory_analysis()
+        memory[name] = math.nan if analysis is None else analysis.temp_size_in_bytes / 1e6
         results[name] = jax.block_until_ready(compiled(arrays, xs, weights))
         runs[name] = (lambda f, a: lambda: jax.block_until_ready(f(a, xs, weights)))(compiled, arrays)
     for name in ("fused", "vmap"):  # a fast wrong answer is no answer

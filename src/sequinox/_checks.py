@@ -50,7 +50,7 @@ def conform(state: Any, expected: Any, where: str) -> State:
 
 def batch_shape(batch: BatchShape, who: str) -> tuple[int, ...]:
     """The batch axes as a tuple, checked."""
-    axes = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    axes: Any = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     for n in axes:
         if is_symbolic_dim(n):  # of a function being exported for any batch
             continue

@@ -6,14 +6,14 @@ through the function `affine` that it is handed. Two ways of unrolling it are bu
 `unroll_scan` hands it the plain `affine` and leaves derivatives to JAX, which accumulates the gradient of every weight
 inside the loop, one small product a step.
 
-`unroll_fused` looks at the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products that
-share their vectors become one. For the derivative it is a `jax.custom_jvp` of the whole loop, in which every product's
-tangent `dW x + W dx + dU h + db` is formed for all time steps at once, outside the loop; inside, only `U dh` and the
-cell's elementwise part are left, the latter re-derived from the pre-activations that were kept, so that no product is
-done twice. Transposed, as reverse mode does, this is backpropagation through time with deferred weight gradients: the
-loop gives the cotangents of the pre-activations, and each weight's gradient is one large product afterwards. Since the
-rule is written in ordinary JAX, forward mode, reverse mode, higher derivatives, `jax.vmap` and per-example gradients
-follow from it.
+`unroll_fused` looks at the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products
+that share their vectors become one. For the derivative it is a `jax.custom_jvp` of the whole loop, in which every
+product's tangent `dW x + W dx + dU h + db` is formed for all time steps at once, outside the loop; inside, only `U dh`
+and the cell's elementwise part are left, the latter re-derived from the pre-activations that were kept, so that no
+product is done twice. Transposed, as reverse mode does, this is backpropagation through time with deferred weight
+gradients: the loop gives the cotangents of the pre-activations, and each weight's gradient is one large product
+afterwards. Since the rule is written in ordinary JAX, forward mode, reverse mode, higher derivatives, `jax.vmap` and
+per-example gradients follow from it.
 """
 
 from collections.abc import Callable
