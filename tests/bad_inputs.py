@@ -219,6 +219,12 @@ def constructors() -> list[Case]:
             TypeError,
             ("Multi",),
         ),
+        (
+            "PerSample: dropout",
+            lambda: sqx.PerSample(eqx.nn.Dropout(0.5)),
+            TypeError,
+            ("PerSample", "sequinox.Dropout"),
+        ),
         ("PerSample: convolution", lambda: sqx.PerSample(eqx.nn.Conv1d(3, 3, 1, key=KEY)), TypeError, ("Conv1d",)),
         ("PerSample: a state", lambda: sqx.PerSample(eqx.nn.BatchNorm(3, "b", mode="ema")), TypeError, ("BatchNorm",)),
         ("PerSample: a layer", lambda: sqx.PerSample(GRU), TypeError, ("PerSample", "GRU")),

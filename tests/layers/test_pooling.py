@@ -89,3 +89,8 @@ def test_without_a_width(layer: Any):
     assert sqx.Sequential([sqx.Dense(3, 2, jax.random.key(0)), layer])[1].n_in == 2
     with pytest.raises(ValueError, match="the width is not known"):
         layer.init_state(2)
+
+
+def test_a_mean_of_numbers_whose_sum_would_overflow():
+    xs = np.full((5, 1), 2e38, np.float32)
+    np.testing.assert_allclose(sqx.MeanOverTime(1)(xs), [2e38], rtol=1e-6)

@@ -182,6 +182,8 @@ class PerSample(Pointwise):
         """
         if not callable(function) or inspect.isclass(function):
             raise TypeError(f"PerSample: function must be an Equinox module or a function, got {function!r}")
+        if isinstance(function, eqx.nn.Dropout):
+            raise TypeError("PerSample: take sequinox.Dropout in place of equinox.nn.Dropout")
         if isinstance(function, _NOT_PER_SAMPLE):
             raise TypeError(f"PerSample: {type(function).__name__} is not a function of one sample")
         self.function = function

@@ -155,7 +155,8 @@ class MeanOverTime(_Pooling):
         dtype = state.mean.dtype
         n = state.n + jnp.sum(counted, -1, dtype=jnp.int32)
         gaps = jnp.where(jnp.expand_dims(counted, -1), xs.astype(dtype) - jnp.expand_dims(state.mean, -2), 0)
-        mean = state.mean + jnp.sum(gaps, -2) / _column(jnp.maximum(n, 1), dtype)
+        shares = gaps / jnp.expand_dims(_column(jnp.maximum(n, 1), dtype), -2)  # before the sum, which could overflow
+        mean = state.mean + jnp.sum(shares, -2)
         return mean.astype(xs.dtype), MeanState(mean, n)
 
 
