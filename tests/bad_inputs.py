@@ -9,6 +9,7 @@ words that its message must hold: the argument, what was expected, what came.
 # Wrong arguments are this file's business.
 # One line a case.
 
+import collections
 import json
 import math
 import tempfile
@@ -33,6 +34,7 @@ NET = sqx.recurrent_net(3, 6, 2, KEY)
 BOTH = sqx.Bidirectional(sqx.GRU(3, 6, KEY), sqx.GRU(3, 4, KEY))
 TOKENS = sqx.Sequential([eqx.nn.Embedding(9, 3, key=KEY), sqx.GRU(3, 6, KEY)])
 MASK = jnp.ones((4, 5), bool)
+Swapped = collections.namedtuple("Swapped", "c y")
 GRADS = {"W": jnp.ones((2, 3))}
 
 
@@ -83,6 +85,12 @@ def contract() -> list[Case]:
             lambda: LSTM.step(X, (jnp.ones((4, 6)), jnp.ones((4, 5)))),
             ValueError,
             ("LSTM.step", "state.c", "(4, 6)", "(4, 5)"),
+        ),
+        (
+            "state with other names",
+            lambda: LSTM.step(X, Swapped(jnp.ones((4, 6)), jnp.ones((4, 6)))),
+            TypeError,
+            ("state", "LSTMState(y, c)", "Swapped(c, y)"),
         ),
         ("LSTM cell missing", lambda: LSTM.step(X, (jnp.ones((4, 6)), None)), TypeError, ("state.c", "NoneType")),
         ("network state", lambda: NET.step(X, NET.init_state(4)[:2]), ValueError, ("state", "tuple of 3", "2")),
@@ -167,6 +175,8 @@ def constructors() -> list[Case]:
             ValueError,
             ("initializer", "(2, 2)"),
         ),
+        ("float8", lambda: sqx.GRU(3, 4, KEY, dtype=jnp.float8_e4m3fn), TypeError, ("dtype", "16 bits", "float8")),
+        ("recurrent_net: a cell", lambda: sqx.recurrent_net(3, 4, 2, KEY, cell=GRU), ValueError, ("cell", "class")),
         (
             "RNN: activation",
             lambda: sqx.RNN(3, 4, KEY, activation="gelu"),
@@ -327,6 +337,7 @@ def training() -> list[Case]:
         ("fit: nothing to train", lambda: fit(model=jnp.tanh), ValueError, ("model",)),
         ("fit: no data", lambda: fit(batches=iter(())), ValueError, ("batches", "0")),
         ("fit: every", lambda: fit(log_every=0), ValueError, ("log_every", "0")),
+        ("checkpoints: step", wrong_step, ValueError, ("step", "integer", "'x'")),
         ("checkpoints: none there", no_checkpoint, FileNotFoundError, ("checkpoint",)),
         ("checkpoints: another model", other_model, ValueError, ("W", "(2, 3)", "(2, 4)", "b")),
         ("standardise: no split", lambda: tasks.standardise((1, 2)), TypeError, ("standardise", "inputs")),
@@ -336,6 +347,11 @@ def training() -> list[Case]:
 def no_checkpoint() -> None:
     with tempfile.TemporaryDirectory() as directory, train.Checkpoints(directory) as checkpoints:
         checkpoints.restore(GRADS)
+
+
+def wrong_step() -> None:
+    with tempfile.TemporaryDirectory() as directory, train.Checkpoints(directory) as checkpoints:
+        checkpoints.save(GRADS, "x")
 
 
 def other_model() -> None:

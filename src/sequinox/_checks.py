@@ -22,6 +22,9 @@ def conform(state: Any, expected: Any, where: str) -> State:
         shown = f"{type(expected).__name__}({', '.join(names)})" if names else f"a tuple of {len(expected)}"
         if not isinstance(state, tuple | list):
             raise TypeError(f"{where} must be {shown}, got {type(state).__name__}")
+        came = getattr(state, "_fields", names)  # a plain tuple has no names to mistake
+        if names and came != names:
+            raise TypeError(f"{where} must be {shown}, got {type(state).__name__}({', '.join(came)})")
         if len(state) != len(expected):
             raise ValueError(f"{where} must be {shown}, got {len(state)} entries")
         labels = [f".{n}" for n in names] if names else [f"[{i}]" for i in range(len(expected))]
@@ -102,6 +105,8 @@ def float_dtype(dtype: DType | None, who: str) -> Any:
         raise TypeError(f"{who}: dtype must be a floating dtype, got {dtype!r}") from None
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{who}: dtype must be a floating dtype, got {dtype}")
+    if jnp.finfo(dtype).bits < 16:
+        raise TypeError(f"{who}: dtype must be a floating dtype of at least 16 bits, got {dtype}")
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f'{who}: dtype {dtype} needs JAX\'s 64-bit mode: jax.config.update("jax_enable_x64", True)')
     return dtype

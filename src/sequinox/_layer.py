@@ -19,6 +19,7 @@ layer does the same as with a batch axis.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, final
 
 import equinox as eqx
@@ -70,19 +71,22 @@ class SequenceLayer(eqx.Module):
     ) -> tuple[Array, State]:
         """A stretch of samples; all is checked, and masked samples are zeros. Default: a scan over `_step`."""
         axis = self._time_axis(xs.ndim)
-        n_time = xs.shape[axis]
-        init = None if resets is None else self.init_state(xs.shape[:axis], self._stream_dtype(xs))
-        keys = None if key is None else jax.random.split(key, n_time)
+        fresh = fresh_steps(mask, resets)
+        init = None if fresh is None else self.init_state(xs.shape[:axis], self._stream_dtype(xs))
+        keys = None if key is None else jax.random.split(key, xs.shape[axis])
 
         def body(state: State, inputs: Any) -> tuple[State, Array]:
-            x, m, r, k = inputs
-            before = state if r is None else select(r if m is None else r & m, init, state)
-            y, after = self._step(x, before, k)
+            x, f, m, k = inputs
+            y, after = self._step(x, state if f is None else select(f, init, state), k)
             return (after if m is None else select(m, after, state)), y
 
         first = lambda a: None if a is None else jnp.moveaxis(a, axis, 0)
-        state, ys = jax.lax.scan(body, state, (first(xs), first(mask), first(resets), keys))
+        state, ys = scan_time(body, state, (first(xs), first(fresh), first(mask), keys))
         return jnp.moveaxis(ys, 0, axis), state
+
+    def _filler(self, x: Array) -> Array:
+        """What stands in the place of masked samples; of the shape of `x`. Default: zeros."""
+        return jnp.zeros_like(x)
 
     @property
     def pools(self) -> bool:
@@ -148,15 +152,14 @@ class SequenceLayer(eqx.Module):
         state = self._resolve_state(state, batch, dtype, who)
         key = None if key is None else check_key(key, who)
         if mask is not None:
-            x = select(mask, x, jnp.zeros_like(x))
+            x = select(mask, x, self._filler(x))
         if self.pools and (mask is not None or resets is not None):  # a row without a sample gives its output so far
             one = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
             return self._unroll(jnp.expand_dims(x, len(batch)), state, one(mask), one(resets), key)
-        before = state
-        resets = resets if resets is None or mask is None else resets & mask
-        if resets is not None:
-            before = select(resets, self.init_state(batch, dtype), state)
+        fresh = fresh_steps(mask, resets)
+        before = state if fresh is None else select(fresh, self.init_state(batch, dtype), state)
         y, after = self._step(x, before, key)
+        self._check_output(y, who)
         if mask is not None:
             y, after = select(mask, y, jnp.zeros_like(y)), select(mask, after, state)
         return y, after
@@ -195,8 +198,9 @@ class SequenceLayer(eqx.Module):
         state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
         key = None if key is None else check_key(key, who)
         if mask is not None:
-            xs = select(mask, xs, jnp.zeros_like(xs))
+            xs = select(mask, xs, self._filler(xs))
         ys, state = self._unroll(xs, state, mask, resets, key)
+        self._check_output(ys, who)
         if mask is not None and not self.pools:
             ys = select(mask, ys, jnp.zeros_like(ys))
         return ys, state
@@ -222,6 +226,10 @@ class SequenceLayer(eqx.Module):
         return self.unroll(xs, mask=mask, resets=resets, key=key)[0]
 
     # ---- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_output(self, y: Array, who: str) -> None:
+        if self.n_out is not None and y.shape[-1:] != (self.n_out,):
+            raise ValueError(f"{who}: the layer gives outputs of shape {y.shape}, but its n_out is {self.n_out}")
 
     def _time_axis(self, ndim: int) -> int:
         return ndim - 1 - self._sample_ndim
@@ -263,6 +271,26 @@ def require_streaming(layer: SequenceLayer, who: str) -> None:
     """Raises the one error of layers that cannot run sample by sample."""
     if layer.offline_reason is not None:
         raise TypeError(f"{who}: this layer does not stream: {layer.offline_reason}")
+
+
+def fresh_steps(mask: Array | None, resets: Array | None) -> Array | None:
+    """Where a step starts from the initial state: at resets, and where it is masked.
+
+    A masked step is run from the initial state, and thrown away: so nothing in it can overflow, and its derivative is
+    finite, whatever the state of its row is.
+    """
+    if mask is None:
+        return resets
+    return ~mask if resets is None else resets | ~mask
+
+
+def scan_time(body: Callable, state: State, inputs: Any) -> tuple[State, Any]:
+    """`jax.lax.scan`, also over no steps where JAX refuses that (under `jax.disable_jit`)."""
+    if jax.tree.leaves(inputs)[0].shape[0] == 0:
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
+        _, y = jax.eval_shape(body, state, one)
+        return state, jax.tree.map(lambda a: jnp.zeros((0, *a.shape), a.dtype), y)
+    return jax.lax.scan(body, state, inputs)
 
 
 def select(flags: Array, on_true: State, on_false: State) -> State:

@@ -49,9 +49,9 @@ class Stream:
             raise TypeError(f"Stream: layer must be a sequence layer, got {type(layer).__name__}")
         require_streaming(layer, "Stream")
         self._layer = eqx.nn.inference_mode(layer)
-        self._batch = batch
         self._step = jax.jit(lambda x, state, mask, resets: self._layer.step(x, state, mask=mask, resets=resets))
-        self.state = self._layer.init_state(batch) if state is None else state
+        self._start = self._layer.init_state(batch) if state is None else state
+        self.state = self._start
 
     def __call__(self, x: Any, *, mask: Any = None, resets: Any = None) -> Array:
         """Reads one sample.
@@ -69,4 +69,4 @@ class Stream:
 
     def reset(self) -> None:
         """Back to the state before the first sample."""
-        self.state = self._layer.init_state(self._batch)
+        self.state = self._start

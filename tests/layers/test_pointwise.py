@@ -145,7 +145,11 @@ class TestPerSample:
         assert gradient[:, 0].tolist() == [1, 2, 0, 0, 1, 1]
 
     def test_a_module_that_draws_gets_a_key_for_each_sample(self):
-        layer, xs = sqx.PerSample(eqx.nn.Dropout(0.5), 40), jnp.ones((3, 5, 40))
+        class Draws(eqx.Module):
+            def __call__(self, x: Any, *, key: Any) -> Any:
+                return jnp.where(jax.random.bernoulli(key, shape=x.shape), x, 0)
+
+        layer, xs = sqx.PerSample(Draws(), 40), jnp.ones((3, 5, 40))
         zero = np.asarray(layer(xs, key=KEY)) == 0
         rows = zero.reshape(15, 40)
         assert len({row.tobytes() for row in rows}) == 15
@@ -160,3 +164,34 @@ class TestPerSample:
     def test_a_width_is_enough_to_know_the_output_in_any_dtype(self):
         linear = eqx.nn.Linear(3, 2, dtype=jnp.bfloat16, key=KEY)
         assert sqx.PerSample(linear)(jnp.ones((4, 3), jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+FUNCTIONS = {
+    "norm": lambda g, x: g * x / jnp.linalg.norm(x),
+    "log": lambda g, x: g * jnp.log(x),
+    "std": lambda g, x: g * x / jnp.std(x),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_masked_samples_do_not_spoil_functions_without_a_derivative_at_zero(function: Any):
+    class Scaled(eqx.Module):
+        g: jax.Array
+
+        def __call__(self, x: Any) -> Any:
+            return function(self.g, x)
+
+    layer = sqx.PerSample(Scaled(jnp.ones(3)), 3)
+    xs = jnp.array([[[1.0, 2.0, 4.0], [jnp.nan, 0.0, 0.0]]])
+    mask = jnp.array([[True, False]])
+    loss = lambda layer, xs, **flags: jnp.sum(layer(xs, **flags))
+    got = eqx.filter_grad(loss)(layer, xs, mask=mask)
+    np.testing.assert_allclose(got.function.g, eqx.filter_grad(loss)(layer, xs[:, :1]).function.g, atol=1e-6)
+    stepped = eqx.filter_grad(lambda la: jnp.sum(la.step(xs[0], mask=mask[0])[0]))(layer)
+    np.testing.assert_allclose(stepped.function.g, got.function.g, atol=1e-6)
+
+
+def test_a_sequential_of_equinox():
+    inner = eqx.nn.Sequential([eqx.nn.Linear(3, 4, key=jax.random.key(0)), eqx.nn.Lambda(jnp.tanh)])
+    xs = jax.random.normal(jax.random.key(1), (2, 5, 3))
+    np.testing.assert_allclose(sqx.Sequential([inner])(xs), jax.vmap(jax.vmap(inner))(xs), atol=1e-6)

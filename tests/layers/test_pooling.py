@@ -94,3 +94,14 @@ def test_without_a_width(layer: Any):
 def test_a_mean_of_numbers_whose_sum_would_overflow():
     xs = np.full((5, 1), 2e38, np.float32)
     np.testing.assert_allclose(sqx.MeanOverTime(1)(xs), [2e38], rtol=1e-6)
+
+
+@pytest.mark.parametrize("xs", [[np.inf, 1.0], [3e38, 3e38], [-3e38, 3e38], [1.0, -np.inf]])
+def test_extreme_samples_in_a_stream_and_at_once(xs: Any):
+    layer, xs = sqx.MeanOverTime(1), np.array(xs, np.float32)[:, None]
+    state = layer.init_state()
+    for x in xs[:-1]:
+        _, state = layer.step(x, state)
+    y, _ = layer.step(xs[-1], state)
+    np.testing.assert_allclose(y, layer(xs), rtol=1e-6)
+    np.testing.assert_allclose(y, xs.astype(np.float64).mean(0), rtol=1e-6)

@@ -45,8 +45,9 @@ def test_what_it_makes_of_others():
 
 
 def test_widths_and_kinds_are_read_off_its_layers():
-    net = sqx.Sequential([sqx.Dropout(0.0), jnp.tanh, sqx.Dense(3, 2, K1)])
+    net = sqx.Sequential([sqx.Dropout(0.0), sqx.Dense(3, 2, K1), jnp.tanh])
     assert (net.n_in, net.n_out, net.pools, net.streams) == (3, 2, False, True)
+    assert sqx.Sequential([jnp.tanh, sqx.Dense(3, 2, K1)]).n_in is None  # a function may change the width
     net = sqx.Sequential([sqx.GRU(3, 5, K1), sqx.MeanOverTime()])
     assert (net.n_in, net.n_out, net.pools, net.streams) == (3, 5, True, True)
     tokens = sqx.Sequential([eqx.nn.Embedding(6, 3, key=K1), sqx.GRU(3, 5, K2)])
@@ -72,3 +73,14 @@ def test_layers_may_be_edited():
     net = sqx.Sequential([sqx.RNN(3, 5, K1), sqx.Dense(5, 2, K2)])
     zeroed = eqx.tree_at(lambda n: n.layers[1].W, net, jnp.zeros((2, 5)))
     assert not np.any(zeroed(XS)) and np.any(net(XS))
+
+
+def test_a_function_of_unknown_width_may_stand_in_front():
+    twice = lambda x: jnp.concatenate([x, x])
+    net = sqx.Sequential([twice, sqx.Dense(6, 2, jax.random.key(0))])
+    assert (net.n_in, net.n_out) == (None, 2)
+    xs = jax.random.normal(jax.random.key(1), (4, 3))
+    np.testing.assert_allclose(net(xs), net.layers[1](jnp.concatenate([xs, xs], -1)), atol=1e-6)
+    both = sqx.Bidirectional(sqx.PerSample(twice), sqx.GRU(3, 4, jax.random.key(0)))
+    assert both.n_out is None
+    assert sqx.Sequential([both, sqx.Dense(10, 2, jax.random.key(0))])(xs).shape == (4, 2)

@@ -266,3 +266,20 @@ def test_saturated_gates_have_finite_gradients(kind: Any):
     cell = jax.tree.map(lambda a: 500 * a if eqx.is_inexact_array(a) else a, kind(N_IN, N_HIDDEN, KEY))
     gradient = eqx.filter_grad(lambda c: jnp.sum(c(100 * XS)))(cell)
     assert all(np.isfinite(a).all() for a in sqx.parameters(gradient).values())
+
+
+def test_a_masked_step_of_a_row_whose_state_is_nan():
+    """`step` as `unroll`: the masked row is run from the initial state, and reaches no weight's gradient."""
+    gru = sqx.GRU(3, 4, jax.random.key(0))
+    xs, state = jnp.ones((2, 3)), jnp.array([[jnp.nan] * 4, [0.0] * 4])
+    mask = jnp.array([False, True])
+    step = eqx.filter_grad(lambda c: jnp.sum(c.step(xs, state, mask=mask)[0]))(gru)
+    alone = eqx.filter_grad(lambda c: jnp.sum(c.step(xs[1], state[1])[0]))(gru)
+    for a, b in zip(jax.tree.leaves(step), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_no_samples_without_jit():
+    with jax.disable_jit():
+        ys, state = sqx.LSTM(3, 4, jax.random.key(0)).unroll(jnp.ones((2, 0, 3)))
+    assert ys.shape == (2, 0, 4) and state.c.tolist() == [[0] * 4] * 2

@@ -359,3 +359,61 @@ def test_rows_of_no_samples_and_no_rows(name: str):
         assert eqx.tree_equal(final, state)
         d_cell = eqx.filter_grad(loss)(fused, xs, state, None, None)
         assert not any(np.any(np.asarray(g)) for g in jax.tree.leaves(d_cell))
+
+
+class Fed(sqx.RecurrentCell):
+    """A learned vector that meets the weights through `affine` alone, as it is and as a bias."""
+
+    W: Float[Array, "n_hidden n_in"]
+    U: Float[Array, "n_hidden n_hidden"]
+    c: Float[Array, " n_hidden"]
+    n_in: int = eqx.field(static=True)
+    n_hidden: int = eqx.field(static=True)
+    implementation: Implementation = eqx.field(static=True)
+
+    def __init__(self, n_in: int, n_hidden: int, key: Any, implementation: Implementation = None):
+        keys = jax.random.split(key, 3)
+        self.W = jax.random.normal(keys[0], (n_hidden, n_in)) / 2
+        self.U = jax.random.normal(keys[1], (n_hidden, n_hidden)) / 2
+        self.c = jax.random.normal(keys[2], (n_hidden,))
+        self.n_in, self.n_hidden, self.implementation = n_in, n_hidden, implementation
+
+    def start(self, dtype: Any) -> Array:
+        return jnp.zeros(self.n_hidden, dtype)
+
+    def transition(self, affine: Any, x: Array, state: Array) -> tuple[Array, Array]:
+        h = jnp.tanh(affine((self.W, x), (self.U, self.c), self.c) * affine((self.U, state)))
+        h = h + jnp.tanh(affine((self.W, x), (self.U, self.c)))
+        return h, h
+
+
+def test_a_learned_vector_that_only_meets_weights():
+    xs = jax.random.normal(KEY, (ROWS, TIME, N_IN))
+    grad = eqx.filter_grad(lambda cell: jnp.sum(jnp.sin(cell(xs, mask=MASK, resets=RESETS))))
+    grads = [grad(Fed(N_IN, N_HIDDEN, KEY, how)) for how in ("scan", "fused")]
+    assert float(jnp.min(jnp.abs(grads[0].c))) > 1e-3
+    for a, b in zip(jax.tree.leaves(grads[0]), jax.tree.leaves(grads[1]), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize("inside", ["jit", "checkpoint", "cond", "scan"])
+def test_affine_inside_another_transformation_falls_back(inside: str):
+    class Inner(Fed):
+        def __init__(self, implementation: Implementation = None):
+            super().__init__(N_IN, N_HIDDEN, KEY, implementation)
+
+        def transition(self, affine: Any, x: Array, state: Array) -> tuple[Array, Array]:
+            product = lambda h: jnp.tanh(affine((self.W, x), (self.U, h), self.c))
+            if inside == "cond":
+                h = jax.lax.cond(x[0] > 0, product, jnp.sin, state)
+            elif inside == "scan":
+                h = jax.lax.scan(lambda h, _: (product(h), None), state, None, length=2)[0]
+            else:
+                h = {"jit": jax.jit, "checkpoint": jax.checkpoint}[inside](product)(state)
+            return h, h
+
+    xs = jax.random.normal(KEY, (ROWS, TIME, N_IN))
+    expected = Inner("scan")(xs)
+    np.testing.assert_allclose(Inner()(xs), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="another transformation"):
+        Inner("fused")(xs)

@@ -244,8 +244,19 @@ def test_a_checkpoint_whose_removal_was_cut_short_is_no_checkpoint(tmp_path, mis
     with Checkpoints(tmp_path, keep_last=2) as checkpoints:
         assert checkpoints.steps == [2]
         assert not (tmp_path / "1").exists()
-        checkpoints.save({"w": jnp.full(2, 1.0)}, 1)
-        assert checkpoints.restore(LIKE, 1).state["w"].tolist() == [1, 1]
+        checkpoints.save({"w": jnp.full(2, 3.0)}, 3)
+        assert checkpoints.restore(LIKE).state["w"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("step", [-1, True])
+def test_a_step_that_is_no_number_of_steps(tmp_path, step):
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(ValueError, match="step must be an integer from 0"):
+            checkpoints.save(LIKE, step)
+        checkpoints.save(LIKE, 4)
+        with pytest.raises(ValueError, match="step 3 must be above 4"):
+            checkpoints.save(LIKE, 3)
+        assert checkpoints.steps == [4]
 
 
 def copy_what_is_there(source, target):
@@ -322,7 +333,7 @@ def test_errors_name_what_came(tmp_path):
         with pytest.raises(FileNotFoundError, match="has the metric 'eval/a'"):
             checkpoints.restore_best(LIKE)
         checkpoints.save(LIKE, 1)
-        with pytest.raises(ValueError, match="step 1 is already saved"):
+        with pytest.raises(ValueError, match="step 1 must be above 1, which is already saved"):
             checkpoints.save(LIKE, 1)
         with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 9 in .*; steps there: \[1\]"):
             checkpoints.restore(LIKE, 9)

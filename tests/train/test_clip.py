@@ -122,3 +122,19 @@ def test_a_limit_of_zero_negative_or_nan_raises(max_norm):
 def test_a_limit_that_is_no_number_raises(max_norm):
     with pytest.raises(ValueError, match="max_norm must be a number above 0"):
         clip_by_norm(tree(), max_norm)
+
+
+def test_the_derivative_at_zero_is_zero():
+    grad = jax.grad(lambda g: jnp.sum(clip_by_norm(g, 1.0)[1]))(jnp.zeros(3))
+    assert grad.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_a_wrong_limit_that_is_known_only_under_jit_gives_zeros(limit):
+    clipped, norm = jax.jit(clip_by_norm)(jnp.array([3.0, 4.0]), limit)
+    assert clipped.tolist() == [0, 0] and float(norm) == 5
+
+
+def test_python_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"arrays, got the Python number 3\.0"):
+        clip_by_norm({"a": 3.0, "b": jnp.ones(2)}, 1.0)

@@ -241,3 +241,8 @@ def test_total_merges_and_nothing_else():
     assert float(grad) == 0
     assert float(Total(jnp.array(jnp.nan), jnp.array(0)).mean) == 0
     assert Total(jnp.array(3.0, jnp.bfloat16), jnp.array(2)).mean.dtype == jnp.bfloat16
+
+
+def test_a_label_beyond_32_bits_does_not_wrap_round_to_a_class():
+    for label in (2**32, -(2**32) + 1):
+        assert jnp.isnan(cross_entropy(jnp.zeros((1, 4)), np.array([label])).mean)

@@ -29,15 +29,12 @@ def assert_as_straight(out_dir, straight):
     assert not [p for p in out_dir.rglob("*") if "tmp" in p.name]
 
 
-def script(out_dir, cache=None, **options):
-    # Where a test is not about two compilations giving the same numbers, the second is spared.
-    compiled = {} if cache is None else {name.upper(): str(value) for name, value in cache.items()}
+def script(out_dir, **options):
     done = subprocess.run(
         [sys.executable, "-W", "error", tiny_run.__file__, str(out_dir), json.dumps(options)],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, **compiled},
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
@@ -52,16 +49,16 @@ def test_sigkill_in_mid_epoch_and_resume_in_a_new_process(tmp_path, straight):
     assert_as_straight(tmp_path, straight)
 
 
-def test_sigkill_while_saving(tmp_path, straight, compilation_cache):
+def test_sigkill_while_saving(tmp_path, straight):
     # The 40th file operation is in the second of the checkpoints; the first is then the last complete one.
-    code, output = script(tmp_path, compilation_cache, signal=int(signal.SIGKILL), at_event=40)
+    code, output = script(tmp_path, signal=int(signal.SIGKILL), at_event=40)
     assert code == -signal.SIGKILL, output
     tiny_run.run(tmp_path, resume=True)
     assert_as_straight(tmp_path, straight)
 
 
-def test_sigterm_saves_at_once_and_ends_with_its_exit_status(tmp_path, straight, compilation_cache):
-    code, output = script(tmp_path, compilation_cache, signal=int(signal.SIGTERM), at_batch=8)
+def test_sigterm_saves_at_once_and_ends_with_its_exit_status(tmp_path, straight):
+    code, output = script(tmp_path, signal=int(signal.SIGTERM), at_batch=8)
     assert code == 128 + signal.SIGTERM, output
     assert tiny_run.saved(tmp_path)["step"] == 8
     tiny_run.run(tmp_path, resume=True)

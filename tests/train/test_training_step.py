@@ -252,3 +252,18 @@ def test_arguments_are_checked_before_the_first_step():
     with pytest.raises(ValueError, match="no floating or complex array to train"):
         init_train_state({"n": jnp.arange(3)}, optimiser, KEY)
     assert init_train_state(linear(), optimiser, jax.random.PRNGKey(0)).key.dtype == KEY.dtype
+
+
+@pytest.mark.parametrize("optimiser", [optax.contrib.reduce_on_plateau(), optax.lbfgs(linesearch=None), optax.lbfgs()])
+def test_optimisers_that_ask_for_the_loss(optimiser):
+    def objective(model, batch, key):
+        return squared_error(jax.vmap(model)(batch), batch[:, :1]), {}
+
+    model = eqx.nn.Linear(3, 1, key=jax.random.key(0))
+    step = make_step(objective, optimiser)
+    state = init_train_state(model, optimiser, jax.random.key(1))
+    batch = jax.random.normal(jax.random.key(2), (8, 3))
+    state, _ = step(state, batch)
+    state, second = step(state, batch)
+    assert int(second.skipped) == 0
+    assert not jnp.array_equal(state.model.weight, model.weight)

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
+from ._sequential import width_behind
 
 
 class BidirectionalState(NamedTuple):
@@ -73,7 +74,7 @@ class Bidirectional(SequenceLayer):
             raise ValueError("Bidirectional: either both layers pool over time or neither does")
         self.forward_layer, self.backward_layer = forward_layer, backward_layer
         self.n_in = next(iter(widths), None)
-        one, other = (self.n_in if la.n_out is None else la.n_out for la in (forward_layer, backward_layer))
+        one, other = (width_behind(la, self.n_in) for la in (forward_layer, backward_layer))
         self.n_out = None if one is None or other is None else one + other
 
     @property

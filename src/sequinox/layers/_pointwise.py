@@ -184,7 +184,8 @@ class PerSample(Pointwise):
             raise TypeError(f"PerSample: function must be an Equinox module or a function, got {function!r}")
         if isinstance(function, eqx.nn.Dropout):
             raise TypeError("PerSample: take sequinox.Dropout in place of equinox.nn.Dropout")
-        if isinstance(function, _NOT_PER_SAMPLE):
+        stateful = isinstance(function, eqx.nn.StatefulLayer) and function.is_stateful()
+        if stateful or isinstance(function, _NOT_PER_SAMPLE):
             raise TypeError(f"PerSample: {type(function).__name__} is not a function of one sample")
         self.function = function
         told = _width(function)
@@ -196,6 +197,16 @@ class PerSample(Pointwise):
     @property
     def _sample_ndim(self) -> int:
         return 0 if isinstance(self.function, eqx.nn.Embedding) else 1
+
+    def _filler(self, x: Array) -> Array:
+        """For masked samples, numbers between 1/4 and 3/4, not all equal.
+
+        A function may have no derivative at zero (a norm, a logarithm) or where all numbers are equal (a deviation),
+        and then zero times that would be NaN in the gradient of its weights.
+        """
+        if self._sample_ndim == 0:
+            return jnp.zeros_like(x)
+        return jnp.broadcast_to(jnp.linspace(0.25, 0.75, x.shape[-1], dtype=x.dtype), x.shape)
 
     def _find_n_out(self) -> int | None:
         if self._sample_ndim == 0:
@@ -234,7 +245,6 @@ class PerSample(Pointwise):
 
 _NOT_PER_SAMPLE = (
     SequenceLayer,
-    eqx.nn.StatefulLayer,
     eqx.nn.GRUCell,
     eqx.nn.LSTMCell,
     eqx.nn.MultiheadAttention,

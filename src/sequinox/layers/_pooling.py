@@ -137,8 +137,9 @@ class MeanOverTime(_Pooling):
 
     def _step(self, x: Array, state: MeanState, key: Array | None) -> tuple[Array, MeanState]:
         del key
-        n = state.n + 1
-        mean = state.mean + (x.astype(state.mean.dtype) - state.mean) / _column(n, state.mean.dtype)
+        n, dtype = state.n + 1, state.mean.dtype
+        whole = _column(n, dtype)
+        mean = state.mean * (_column(state.n, dtype) / whole) + x.astype(dtype) / whole
         return mean.astype(x.dtype), MeanState(mean, n)
 
     def _unroll(
@@ -154,9 +155,10 @@ class MeanOverTime(_Pooling):
             state = select(jnp.any(resets, -1), self.init_state(xs.shape[:-2], xs.dtype), state)
         dtype = state.mean.dtype
         n = state.n + jnp.sum(counted, -1, dtype=jnp.int32)
-        gaps = jnp.where(jnp.expand_dims(counted, -1), xs.astype(dtype) - jnp.expand_dims(state.mean, -2), 0)
-        shares = gaps / jnp.expand_dims(_column(jnp.maximum(n, 1), dtype), -2)  # before the sum, which could overflow
-        mean = state.mean + jnp.sum(shares, -2)
+        whole = _column(jnp.maximum(n, 1), dtype)
+        # Divided before they are summed, so that the sum cannot overflow.
+        shares = jnp.where(jnp.expand_dims(counted, -1), xs.astype(dtype) / jnp.expand_dims(whole, -2), 0)
+        mean = state.mean * (_column(state.n, dtype) / whole) + jnp.sum(shares, -2)
         return mean.astype(xs.dtype), MeanState(mean, n)
 
 

@@ -72,9 +72,9 @@ class Sequential(SequenceLayer):
             if layer.pools:
                 pooled = i
             fitted.append(layer)
-            width = width if layer.n_out is None else layer.n_out
+            width = width_behind(layer, width)
         self.layers = tuple(fitted)
-        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or la.n_out is not None), None)
+        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not keeps_width(la)), None)
         self.n_out = width
 
     @property
@@ -137,6 +137,18 @@ def is_memoryless(layer: SequenceLayer) -> bool:
     if isinstance(layer, Sequential):
         return all(map(is_memoryless, layer.layers))
     return isinstance(layer, Pointwise)
+
+
+def keeps_width(layer: SequenceLayer) -> bool:
+    """Whether a layer that tells no `n_out` gives what it gets: all but functions of a width that is not known yet."""
+    if isinstance(layer, Sequential):
+        return all(map(keeps_width, layer.layers))
+    return layer.n_out is None and not isinstance(layer, PerSample)
+
+
+def width_behind(layer: SequenceLayer, width: int | None) -> int | None:
+    """The width that a layer gives for samples of `width`; None where it cannot be told."""
+    return layer.n_out if layer.n_out is not None else width if keeps_width(layer) else None
 
 
 def _as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:

@@ -71,7 +71,7 @@ def recurrent_net(
     for name, value in (("n_in", n_in), ("n_hidden", n_hidden), ("n_out", n_out), ("n_layers", n_layers)):
         size(value, who, name)
     make: Any = _CELLS.get(cell) if isinstance(cell, str) else cell
-    if not callable(make):
+    if not callable(make) or isinstance(make, SequenceLayer):
         raise ValueError(f'{who}: cell must be "lstm", "gru", "rnn" or a cell class, got {cell!r}')
     if pool not in ("last", "mean", None):
         raise ValueError(f'{who}: pool must be "last", "mean" or None, got {pool!r}')

@@ -26,7 +26,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, PyTree
 
-from .._layer import select
+from .._layer import fresh_steps, scan_time, select
 from .._linear import apply_weight_to_rows
 from ._plan import Plan, Term, Transition, affine, make_plan, split_cell
 
@@ -40,14 +40,8 @@ class Flags(NamedTuple):
 
     @property
     def per_step(self) -> tuple[Array | None, Array | None]:
-        """For every step: where the transition starts from `init`, and where its new state is kept.
-
-        A masked step is run from the initial state on zeros, and thrown away: so nothing in it can overflow, and its
-        derivative is finite whatever the state is.
-        """
-        if self.mask is None:
-            return self.resets, None
-        return (~self.mask if self.resets is None else self.resets | ~self.mask), self.mask
+        """For every step: where the transition starts from `init`, and where its new state is kept."""
+        return fresh_steps(self.mask, self.resets), self.mask
 
 
 def unroll_scan(transition: Transition, cell: Any, xs: Array, state: PyTree, flags: Flags) -> tuple[Array, PyTree]:
@@ -59,7 +53,7 @@ def unroll_scan(transition: Transition, cell: Any, xs: Array, state: PyTree, fla
         y, after = jax.vmap(partial(transition, cell, affine))(x, seen)
         return (after if keep is None else select(keep, after, state)), y
 
-    state, ys = jax.lax.scan(body, state, (xs, *flags.per_step))
+    state, ys = scan_time(body, state, (xs, *flags.per_step))
     return ys, state
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
+from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, PyTree
 
 from .._linear import apply_weight
@@ -67,9 +68,12 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
 
     def watch(leaves: list[Array], x: Array, state: PyTree) -> None:
         seen: list[tuple[Array, ...]] = []
+        trace = get_opaque_trace_state(convention="flax")
         state_leaves = jax.tree.leaves(state)
 
         def note(*terms: Term) -> Array:
+            if get_opaque_trace_state(convention="flax") != trace:
+                raise Unserved("affine is used inside another transformation (scan, cond, jit, checkpoint)")
             pairs = [t for t in terms if isinstance(t, tuple)]
             biases = [t for t in terms if not isinstance(t, tuple)]
             vectors = tuple(v for _, v in pairs)
@@ -96,10 +100,17 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
 
     jax.eval_shape(watch, leaves, x, state)
 
-    # The leaves and the sample that the transition needs when its pre-activations are given.
+    # The leaves and the sample that the transition needs when its pre-activations are given: those it computes with,
+    # and those it hands to affine as vectors.
     def rest(leaves: list[Array], values: list[Array], x: Array, state: PyTree) -> PyTree:
         given = iter(values)
-        return transition(rebuild(leaves, others), lambda *_: next(given), x, state)
+        vectors: list[Array] = []
+
+        def replace(*terms: Term) -> Array:
+            vectors.extend(t[1] for t in terms if isinstance(t, tuple) and t[1] is not x)
+            return next(given)
+
+        return transition(rebuild(leaves, others), replace, x, state), vectors
 
     values = [jax.ShapeDtypeStruct((c.rows.stop - c.rows.start,), leaves[c.weights[0]].dtype) for c in calls]
     jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state).jaxpr

@@ -151,7 +151,7 @@ class Checkpoints:
 
         Arguments:
             state: any PyTree; all its arrays are stored under their paths.
-            step: its step, not yet saved.
+            step: its step, above those already saved.
             data_state: what the data iterator's `get_state` gave: JSON-able, or bytes as some of grain's
                 iterators give.
             config: a JSON-able dictionary, enough to build `like` again.
@@ -160,12 +160,18 @@ class Checkpoints:
 
         Raises:
             TypeError: `data_state`, `config` or `extra` is not JSON-able.
-            ValueError: opened `read_only`, the step is saved already, or two leaves have one path.
+            ValueError: opened `read_only`, the step is not above those saved, or two leaves have one path.
         """
         if self._read_only:
             raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True.")
-        if step in self.steps:
-            raise ValueError(f"Checkpoints: step {step} is already saved in {self._directory}.")
+        if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
+            raise ValueError(f"Checkpoints: step must be an integer from 0, got {step!r}.")
+        step = int(step)
+        latest = self.latest_step
+        if latest is not None and step <= latest:  # "the last" must stay the last that was saved
+            raise ValueError(
+                f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
+            )
         leaves = stored_leaves(state, "state")
         description = {
             "leaves": describe_leaves(leaves),

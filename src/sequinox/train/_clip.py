@@ -42,7 +42,11 @@ def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]
     """
     if not isinstance(max_norm, Tracer):
         _check_max_norm(max_norm)
+    numbers = [leaf for leaf in jax.tree.leaves(grads) if isinstance(leaf, float | complex) and not eqx.is_array(leaf)]
+    if numbers:
+        raise TypeError(f"clip_by_norm: grads must hold arrays, got the Python number {numbers[0]!r}.")
     arrays, rest = eqx.partition(grads, eqx.is_inexact_array)
+    arrays = jax.tree.map(jnp.asarray, arrays)
     leaves = jax.tree.leaves(arrays)
     dtype = jnp.float64 if any(jnp.finfo(leaf.dtype).bits == 64 for leaf in leaves) else jnp.float32
     wide = [_widen(jnp.asarray(leaf), dtype) for leaf in leaves]
@@ -58,10 +62,11 @@ def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]
     squares = jnp.zeros((), dtype)
     for leaf in scaled:
         squares = squares + jnp.sum(jnp.abs(leaf) ** 2)
-    root = jnp.sqrt(squares)
+    some = squares > 0  # the root has no derivative at zero
+    root = jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1)), squares)
     norm = unit * root
-    finite = jnp.isfinite(norm)
     limit = jnp.asarray(max_norm).astype(dtype)
+    finite = jnp.isfinite(norm) & (limit > 0)  # a limit known only under jit cannot raise: a wrong one gives zeros
     above = norm > limit
     shrink = limit / jnp.where(above, root, 1)
 

@@ -161,6 +161,9 @@ def squared_error(predictions: Any, targets: Any, mask: Any = None) -> Total:
 
 def _class_arguments(name: str, logits: Any, labels: Any, mask: Any) -> tuple[Array, Array, Array]:
     """Checked, in the dtype of the sum, with every masked entry replaced."""
+    if isinstance(labels, np.ndarray) and labels.dtype in (np.int64, np.uint64):
+        # As int32 a large label would wrap round to a real one.
+        labels = np.clip(labels, -1, 2**31 - 1).astype(np.int64)
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     _check_floating(name, "logits", logits)
     if not jnp.issubdtype(labels.dtype, jnp.integer):

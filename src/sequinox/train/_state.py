@@ -139,6 +139,7 @@ def make_step(
         (1, 4, 0)
     """
     max_norm = float("inf") if clip_norm is None else clip_norm
+    optimiser = optax.with_extra_args_support(optimiser)
     clip_by_norm(None, max_norm)  # a wrong value is reported here, not while tracing
 
     def loss_of(params: PyTree, static: PyTree, batch: Any, key: Any) -> tuple[Array, tuple[Total, dict[str, Total]]]:
@@ -156,7 +157,10 @@ def make_step(
 
         def update() -> PyTree:
             with _standard_promotion():
-                updates, opt_state = optimiser.update(grads, state.opt_state, params)
+                # What some optimisers ask for besides (line searches, schedules that watch the loss).
+                loss_at = lambda params: loss_of(params, static, batch, key)[0]
+                asked = {"value": mean, "grad": grads, "value_fn": loss_at}
+                updates, opt_state = optimiser.update(grads, state.opt_state, params, **asked)
                 new_params = optax.apply_updates(params, updates)
             return _in_types_of(kept, eqx.filter((new_params, opt_state), eqx.is_array))
 
