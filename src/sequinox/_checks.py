@@ -22,7 +22,7 @@ def conform(state: Any, expected: Any, where: str) -> State:
         shown = f"{type(expected).__name__}({', '.join(names)})" if names else f"a tuple of {len(expected)}"
         if not isinstance(state, tuple | list):
             raise TypeError(f"{where} must be {shown}, got {type(state).__name__}")
-        came = getattr(state, "_fields", names)  # a plain tuple has no names to mistake
+        came: Any = getattr(state, "_fields", names)  # a plain tuple has no names to mistake
         if names and came != names:
             raise TypeError(f"{where} must be {shown}, got {type(state).__name__}({', '.join(came)})")
         if len(state) != len(expected):
