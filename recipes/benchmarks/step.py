@@ -17,6 +17,9 @@ import numpy as np
 
 import sequinox as sqx
 
+# Otherwise JAX hands each step to another thread, and waking it takes longer than the step.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 
 def sequinox_steps(cell_class: type) -> dict:
     """By name, a function that makes one step from a NumPy sample and waits for the output."""

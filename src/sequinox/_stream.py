@@ -14,8 +14,10 @@ class Stream:
     """A layer in a stream: give it a sample, get the output; compiled at the first sample.
 
     For control loops and servers, where a sample comes at a time and what counts is the time to the answer: the weights
-    are bound into the compiled step, which leaves only the sample and the state to be passed. Inside `jit`, `scan` or a
-    training loop use the layer's own `step` and `unroll`.
+    are bound into the compiled step, which leaves only the sample and the state to be passed. On a CPU,
+    `jax.config.update("jax_cpu_enable_async_dispatch", False)` at the start of the program spares small steps a change
+    of thread that takes longer than they do. Inside `jit`, `scan` or a training loop use the layer's own `step` and
+    `unroll`.
 
     ??? example
 
