@@ -70,10 +70,12 @@ def measure(cell_class: type, shape: tuple[int, int, int, int], repeats: int) ->
             if error > 1e-4:
                 raise AssertionError(f"{cell_class.__name__} {shape}: {name} differs from scan by {error:.1e}")
     times = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
+    names = list(runs)
+    for repeat in range(repeats):
+        for i in range(len(names)):
+            name = names[(repeat + i) % len(names)]  # nobody always comes behind the same one
             start = time.perf_counter()
-            run()
+            runs[name]()
             times[name].append(time.perf_counter() - start)
     return {name: (1e3 * statistics.median(times[name]), memory[name]) for name in runs}
 
