@@ -3,6 +3,7 @@
 jaxtyping's import hook checks the shapes and types of the whole package meanwhile (`addopts` in pyproject.toml).
 """
 
+import gc
 import os
 
 import jax
@@ -14,6 +15,14 @@ if (0, 10) <= jax.__version_info__ < (0, 11):
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs_are_let_go():
+    """Each compiled program holds several memory maps, of which a process may have 65,530: past them it crashes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
