@@ -37,7 +37,7 @@ class SequenceLayer(eqx.Module):
 
     To write one, give `n_in`, `n_out` and `init_state`, and one of the two hooks `_step` (one sample; unrolled by a
     scan) and `_unroll` (a stretch of samples); both where a stretch can be done better than step by step. The public
-    methods check what comes in, read masked samples as zeros, and zero masked outputs: the hooks need not. A recurrent
+    methods check what comes in, put zeros in place of masked samples, and zero masked outputs: the hooks need not. A recurrent
     cell is written more easily from [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without memory from
     [`Pointwise`][sequinox.layers.Pointwise].
     """
@@ -69,7 +69,7 @@ class SequenceLayer(eqx.Module):
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:
-        """A stretch of samples; all is checked, and masked samples are zeros. Default: a scan over `_step`."""
+        """A stretch of samples, checked; masked ones are already replaced. Default: a scan over `_step`."""
         axis = self._time_axis(xs.ndim)
         fresh = fresh_steps(mask, resets)
         init = None if fresh is None else self.init_state(xs.shape[:axis], self._stream_dtype(xs))
