@@ -37,9 +37,9 @@ class SequenceLayer(eqx.Module):
 
     To write one, give `n_in`, `n_out` and `init_state`, and one of the two hooks `_step` (one sample; unrolled by a
     scan) and `_unroll` (a stretch of samples); both where a stretch can be done better than step by step. The public
-    methods check what comes in, put zeros in place of masked samples, and zero masked outputs: the hooks need not. A recurrent
-    cell is written more easily from [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without memory from
-    [`Pointwise`][sequinox.layers.Pointwise].
+    methods check what comes in, put zeros in place of masked samples, and zero masked outputs: the hooks need not. A
+    recurrent cell is written more easily from [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without
+    memory from [`Pointwise`][sequinox.layers.Pointwise].
     """
 
     n_in: eqx.AbstractVar[int | None]
