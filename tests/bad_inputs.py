@@ -42,7 +42,7 @@ def contract() -> list[Case]:
     """Samples, masks, resets, states, batch axes and keys."""
     cases: list[Case] = []
     for layer in (GRU, LSTM, RNN, NET, BOTH):
-        who = f"{type(layer).__name__}.unroll"
+        who = f"{type(layer).__name__}.forward"
         cases += [
             (f"{who}: rank", lambda la=layer: la(jnp.ones(3)), ValueError, (who, "xs", "(*batch, time, 3)", "(3,)")),
             (f"{who}: width", lambda la=layer: la(jnp.ones((4, 5, 2))), ValueError, (who, "xs", "3", "(4, 5, 2)")),
@@ -247,7 +247,7 @@ def constructors() -> list[Case]:
         ("Sequential: a class", lambda: sqx.Sequential([GRU, sqx.Dense]), TypeError, ("layers[1]", "Dense")),
         ("Sequential: None", lambda: sqx.Sequential([GRU, None]), TypeError, ("layers[1]", "None")),
         ("Sequential: a name", lambda: sqx.Sequential([GRU, "tanh"]), TypeError, ("layers[1]", "'tanh'")),
-        ("Sequential: wrong key", lambda: NET(XS, key=3), TypeError, ("Sequential.unroll", "key", "PRNG key", "3")),
+        ("Sequential: wrong key", lambda: NET(XS, key=3), TypeError, ("Sequential.forward", "key", "PRNG key", "3")),
         ("GRU: wrong key", lambda: GRU.step(X, key=jnp.ones(2)), TypeError, ("GRU.step", "key", "float32")),
         ("float64 by default", lambda: sqx.GRU(3, 4, KEY, dtype="float64"), ValueError, ("dtype", "jax_enable_x64")),
         ("dtype of no kind", lambda: sqx.GRU(3, 4, KEY, dtype="float33"), TypeError, ("GRU", "dtype", "'float33'")),

@@ -262,6 +262,111 @@ COMPOSED = [
     ),
 ]
 
+MHSA, MHCA = sqx.MultiHeadSelfAttention, sqx.MultiHeadCrossAttention
+
+
+class Growing(sqx.SequenceLayer):
+    """Attention with a cache that grows at every call; what it grows by is cut off, since nothing is in it."""
+
+    layer: Any
+    n_in: int = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+
+    def __init__(self, layer: Any):
+        self.layer, self.n_in, self.n_out = layer, layer.n_in, layer.n_out
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> sqx.KVCache:
+        return self.layer.init_state(batch, dtype, capacity=12)
+
+    def _grown(self, state: Any, run: Any) -> Any:
+        ys, after = run(sqx.GrowingKVCache(*state))
+        return ys, sqx.KVCache(after.k[..., :12, :], after.v[..., :12, :], after.n)
+
+    def _step(self, x: Array, state: Any, key: Any) -> Any:
+        return self._grown(state, lambda s: self.layer._step(x, s, key))
+
+    def _unroll(self, xs: Array, state: Any, mask: Any, resets: Any, key: Any) -> Any:
+        return self._grown(state, lambda s: self.layer._unroll(xs, s, mask, resets, key))
+
+    def _forward(self, xs: Array, mask: Any, resets: Any, key: Any) -> Array:
+        return self.layer._forward(xs, mask, resets, key)
+
+
+class Remembering(sqx.SequenceLayer):
+    """A layer with cross-attention, on a memory of its own; its state is the layer's without that memory."""
+
+    layer: Any
+    memory: Array
+    mask: Array
+    n_in: int = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+
+    def __init__(self, layer: Any, d_memory: int):
+        self.layer, self.n_in, self.n_out = layer, layer.n_in, layer.n_out
+        self.memory = jax.random.normal(KEYS[3], (6, d_memory))
+        self.mask = jnp.array([True, False, True, True, False, True])
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> Any:
+        return sqx.with_capacity(self.layer.init_state(batch, dtype), 12)
+
+    def _with_memory(self, state: Any, batch: Any) -> Any:
+        spread = lambda a, dtype: jnp.broadcast_to(a.astype(dtype), (*batch, *a.shape))
+        memory = jnp.where(self.mask[:, None], self.memory, jnp.nan)
+        return self.layer._remember(state, spread(memory, self.layer.dtype), spread(self.mask, bool))
+
+    def _without(self, state: Any) -> Any:
+        is_memory = lambda node: isinstance(node, sqx.Memory)
+        return jax.tree.map(lambda node: () if is_memory(node) else node, state, is_leaf=is_memory)
+
+    def _step(self, x: Array, state: Any, key: Any) -> Any:
+        y, state = self.layer._step(x, self._with_memory(state, x.shape[: x.ndim - self._sample_ndim]), key)
+        return y, self._without(state)
+
+    def _unroll(self, xs: Array, state: Any, mask: Any, resets: Any, key: Any) -> Any:
+        state = self._with_memory(state, xs.shape[: self._time_axis(xs.ndim)])
+        ys, state = self.layer._unroll(xs, state, mask, resets, key)
+        return ys, self._without(state)
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.layer._sample_ndim
+
+
+def attention(**options: Any) -> sqx.MultiHeadSelfAttention:
+    return MHSA(8, 4, KEYS[0], **options)
+
+
+ATTENTION = [
+    Entry("MHSA", MHSA, lambda: MHSA(6, 2, KEYS[0])),
+    Entry("MHSA-window-bias", MHSA, lambda: MHSA(6, 2, KEYS[0], window=2, use_bias=True)),
+    Entry("MHSA-causal", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True)),
+    Entry(
+        "MHSA-causal-rotary-grouped-chunked",
+        MHSA,
+        lambda: attention(causal=True, n_kv_heads=2, rotary=sqx.Rotary(), use_bias=True, chunk_size=3),
+    ),
+    Entry("MHSA-growing", MHSA, lambda: Growing(MHSA(6, 2, KEYS[0], causal=True, d_head=2, n_kv_heads=1))),
+    Entry(
+        "MHSA-growing-rotary",
+        MHSA,
+        lambda: Growing(attention(causal=True, rotary=sqx.Rotary(100.0, interleaved=True))),
+    ),
+    Entry("MHSA-ring", MHSA, lambda: MHSA(6, 3, KEYS[0], causal=True, window=2)),
+    Entry("MHSA-ring-of-three", MHSA, lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1)),
+    Entry(
+        "MHSA-dropout-inference",
+        MHSA,
+        lambda: eqx.nn.inference_mode(MHSA(6, 2, KEYS[0], causal=True, dropout=0.5)),
+    ),
+    Entry("MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3]),
+    Entry("MHCA", MHCA, lambda: Remembering(MHCA(6, 2, KEYS[0], d_memory=5), 5)),
+    Entry("MHCA-grouped-chunked", MHCA, lambda: Remembering(MHCA(8, 4, KEYS[0], n_kv_heads=2, chunk_size=3), 8)),
+    Entry("GatedFusion", sqx.GatedFusion, lambda: sqx.GatedFusion(3, 4, 5, KEYS[0])),
+    Entry("AddPositions", sqx.AddPositions, lambda: sqx.AddPositions(5)),
+    Entry("AddPositions-bounded", sqx.AddPositions, lambda: sqx.AddPositions(max_len=12)),
+    Entry("AddLearnedPositions", sqx.AddLearnedPositions, lambda: sqx.AddLearnedPositions(5, 9, KEYS[0])),
+]
+
 _net = sqx.recurrent_net
 MODELS = [
     Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
@@ -292,4 +397,4 @@ MODELS = [
     ),
 ]
 
-TABLE = [*CELLS, *LAYERS, *COMPOSED, *MODELS]
+TABLE = [*CELLS, *LAYERS, *COMPOSED, *ATTENTION, *MODELS]

@@ -7,6 +7,20 @@ from typing import TYPE_CHECKING, Any
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
 from ._stream import Stream as Stream
+from .attention import (
+    AddLearnedPositions as AddLearnedPositions,
+    AddPositions as AddPositions,
+    GatedFusion as GatedFusion,
+    GrowingKVCache as GrowingKVCache,
+    KVCache as KVCache,
+    Memory as Memory,
+    MultiHeadCrossAttention as MultiHeadCrossAttention,
+    MultiHeadSelfAttention as MultiHeadSelfAttention,
+    RingKVCache as RingKVCache,
+    Rotary as Rotary,
+    scaled_dot_product_attention as scaled_dot_product_attention,
+    with_capacity as with_capacity,
+)
 from .layers import (
     Bidirectional as Bidirectional,
     BidirectionalState as BidirectionalState,

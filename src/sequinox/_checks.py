@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,18 +18,11 @@ def conform(state: Any, expected: Any, where: str) -> State:
 
     Tuples and lists stand for each other and for named tuples, so that a plain pair `(y, c)` is an LSTM's state.
     """
-    if (isinstance(expected, tuple) and type(expected) is not tuple) or type(expected) in (tuple, list):
+    if isinstance(expected, tuple) or type(expected) is list:
         names = getattr(expected, "_fields", None)
-        shown = f"{type(expected).__name__}({', '.join(names)})" if names else f"a tuple of {len(expected)}"
-        if not isinstance(state, tuple | list):
-            raise TypeError(f"{where} must be {shown}, got {type(state).__name__}")
-        came: Any = getattr(state, "_fields", names)  # a plain tuple has no names to mistake
-        if names and came != names:
-            raise TypeError(f"{where} must be {shown}, got {type(state).__name__}({', '.join(came)})")
-        if len(state) != len(expected):
-            raise ValueError(f"{where} must be {shown}, got {len(state)} entries")
+        given = check_tuple(state, len(expected), where, type(expected) if names else None)
         labels = [f".{n}" for n in names] if names else [f"[{i}]" for i in range(len(expected))]
-        parts = [conform(s, e, where + n) for s, e, n in zip(state, expected, labels, strict=True)]
+        parts = [conform(s, e, where + n) for s, e, n in zip(given, expected, labels, strict=True)]
         return type(expected)(*parts) if names else type(expected)(parts)
     if isinstance(expected, jax.ShapeDtypeStruct):
         if not isinstance(state, jax.Array | np.ndarray):
@@ -51,6 +45,20 @@ def conform(state: Any, expected: Any, where: str) -> State:
     return jax.tree.unflatten(want, leaves)
 
 
+def check_tuple(state: Any, n: int, where: str, kind: Any = None) -> Any:
+    """A tuple or list of `n` parts of a state, checked; with the names of `kind`, a named tuple, or without any."""
+    names = getattr(kind, "_fields", None)
+    shown = f"{kind.__name__}({', '.join(names)})" if names else f"a tuple of {n}"
+    if not isinstance(state, tuple | list):
+        raise TypeError(f"{where} must be {shown}, got {type(state).__name__}")
+    came: Any = getattr(state, "_fields", names)  # a plain tuple has no names to mistake
+    if names and came != names:
+        raise TypeError(f"{where} must be {shown}, got {type(state).__name__}({', '.join(came)})")
+    if len(state) != n:
+        raise ValueError(f"{where} must be {shown}, got {len(state)} entries")
+    return state
+
+
 def batch_shape(batch: BatchShape, who: str) -> tuple[int, ...]:
     """The batch axes as a tuple, checked."""
     axes: Any = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
@@ -71,6 +79,15 @@ def size(value: Any, who: str, name: str) -> int:
     if value < 1:
         raise ValueError(f"{who}: {name} must be at least 1, got {value}")
     return int(value)
+
+
+def raise_if(values: Any, wrong: Array, message: str) -> Any:
+    """The values, or a `ValueError` if any of `wrong` is True: at once, or under `jit` as the program runs."""
+    if isinstance(wrong, jax.core.Tracer):
+        return eqx.error_if(values, wrong, message)
+    if bool(jnp.any(wrong)):
+        raise ValueError(message)
+    return values
 
 
 def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Array | None:

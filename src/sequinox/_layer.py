@@ -36,10 +36,11 @@ class SequenceLayer(eqx.Module):
     """A layer that steps and unrolls with the same weights.
 
     To write one, give `n_in`, `n_out` and `init_state`, and one of the two hooks `_step` (one sample; unrolled by a
-    scan) and `_unroll` (a stretch of samples); both where a stretch can be done better than step by step. The public
-    methods check what comes in, put zeros in place of masked samples, and zero masked outputs: the hooks need not. A
-    recurrent cell is written more easily from [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without
-    memory from [`Pointwise`][sequinox.layers.Pointwise].
+    scan) and `_unroll` (a stretch of samples); both where a stretch can be done better than step by step, and
+    `_forward` where a whole sequence can be read without a state. The public methods check what comes in, put zeros in
+    place of masked samples, and zero masked outputs: the hooks need not. A recurrent cell is written more easily from
+    [`RecurrentCell`][sequinox.recurrent.RecurrentCell], a layer without memory from
+    [`Pointwise`][sequinox.layers.Pointwise].
     """
 
     n_in: eqx.AbstractVar[int | None]
@@ -84,9 +85,19 @@ class SequenceLayer(eqx.Module):
         state, ys = scan_time(body, state, (first(xs), first(fresh), first(mask), keys))
         return jnp.moveaxis(ys, 0, axis), state
 
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        """A whole sequence, checked; masked samples are already replaced. Default: a stretch from the initial state."""
+        state = self.init_state(xs.shape[: self._time_axis(xs.ndim)], self._stream_dtype(xs))
+        return self._unroll(xs, state, mask, resets, key)[0]
+
     def _filler(self, x: Array) -> Array:
         """What stands in the place of masked samples; of the shape of `x`. Default: zeros."""
         return jnp.zeros_like(x)
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        """The state with a memory read, where cross-attention looks for one. Default: nothing looks for one."""
+        del memory, mask
+        return state
 
     @property
     def pools(self) -> bool:
@@ -151,18 +162,17 @@ class SequenceLayer(eqx.Module):
         dtype = self._stream_dtype(x)
         state = self._resolve_state(state, batch, dtype, who)
         key = None if key is None else check_key(key, who)
-        if mask is not None:
-            x = select(mask, x, self._filler(x))
-        if self.pools and (mask is not None or resets is not None):  # a row without a sample gives its output so far
+        if mask is None and resets is None:
+            y, state = self._step(x, state, key)
+        else:  # a stretch of one, whose rows may have no sample, or start afresh
             one = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
-            return self._unroll(jnp.expand_dims(x, len(batch)), state, one(mask), one(resets), key)
-        fresh = fresh_steps(mask, resets)
-        before = state if fresh is None else select(fresh, self.init_state(batch, dtype), state)
-        y, after = self._step(x, before, key)
+            x = x if mask is None else select(mask, x, self._filler(x))
+            y, state = self._unroll(one(x), state, one(mask), one(resets), key)
+            if not self.pools:  # a layer that pools gives its output so far, also in a row without a sample
+                y = jnp.squeeze(y, -2)
+                y = y if mask is None else select(mask, y, jnp.zeros_like(y))
         self._check_output(y, who)
-        if mask is not None:
-            y, after = select(mask, y, jnp.zeros_like(y)), select(mask, after, state)
-        return y, after
+        return y, state
 
     @final
     def unroll(
@@ -192,18 +202,10 @@ class SequenceLayer(eqx.Module):
             ValueError: if a shape is wrong.
         """
         who = f"{type(self).__name__}.unroll"
-        xs, batch = self._check_samples(xs, who, "xs", time=True)
-        flags = (*batch, xs.shape[len(batch)])
-        mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
+        xs, batch, mask, resets, key = self._check_sequence(xs, mask, resets, key, who)
         state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
-        key = None if key is None else check_key(key, who)
-        if mask is not None:
-            xs = select(mask, xs, self._filler(xs))
         ys, state = self._unroll(xs, state, mask, resets, key)
-        self._check_output(ys, who)
-        if mask is not None and not self.pools:
-            ys = select(mask, ys, jnp.zeros_like(ys))
-        return ys, state
+        return self._finish(ys, mask, who), state
 
     @final
     def forward(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
@@ -218,14 +220,29 @@ class SequenceLayer(eqx.Module):
         Returns:
             The outputs `"*batch time n_out"`; `"*batch n_out"` from a layer that pools.
         """
-        return self.unroll(xs, mask=mask, resets=resets, key=key)[0]
+        who = f"{type(self).__name__}.forward"
+        xs, _, mask, resets, key = self._check_sequence(xs, mask, resets, key, who)
+        return self._finish(self._forward(xs, mask, resets, key), mask, who)
 
     @final
     def __call__(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
         """The same as [`forward`][sequinox.SequenceLayer.forward]."""
-        return self.unroll(xs, mask=mask, resets=resets, key=key)[0]
+        return self.forward(xs, mask=mask, resets=resets, key=key)
 
     # ---- checks ----------------------------------------------------------------------------------------------------
+
+    def _check_sequence(self, xs: Any, mask: Any, resets: Any, key: Any, who: str) -> tuple[Any, ...]:
+        xs, batch = self._check_samples(xs, who, "xs", time=True)
+        flags = (*batch, xs.shape[len(batch)])
+        mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
+        key = None if key is None else check_key(key, who)
+        if mask is not None:
+            xs = select(mask, xs, self._filler(xs))
+        return xs, batch, mask, resets, key
+
+    def _finish(self, ys: Array, mask: Array | None, who: str) -> Array:
+        self._check_output(ys, who)
+        return ys if mask is None or self.pools else select(mask, ys, jnp.zeros_like(ys))
 
     def _check_output(self, y: Array, who: str) -> None:
         if self.n_out is not None and y.shape[-1:] != (self.n_out,):
@@ -264,7 +281,11 @@ class SequenceLayer(eqx.Module):
         """The given state in the layer's own containers, its shapes and dtypes checked; None is the initial state."""
         if state is None:
             return self.init_state(batch, dtype)
-        return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), f"{who}: state")
+        return self._conform_state(state, batch, dtype, f"{who}: state")
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        """A given state in the layer's own containers, checked. Default: it must be like `init_state`'s."""
+        return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), where)
 
 
 def require_streaming(layer: SequenceLayer, who: str) -> None:

@@ -1,13 +1,14 @@
 """Two layers on one sequence, one of them reading it from its end."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, float_dtype
+from .._checks import batch_shape, check_tuple, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
 from ._sequential import width_behind
@@ -107,17 +108,43 @@ class Bidirectional(SequenceLayer):
     def _unroll(
         self, xs: Array, state: BidirectionalState, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, BidirectionalState]:
+        run = lambda layer, xs, s, mask, resets, key: layer.unroll(xs, s, mask=mask, resets=resets, key=key)
+        (forward, final_f), (backward, final_b) = self._both(run, xs, state, mask, resets, key)
+        return self._join(forward, backward), BidirectionalState(final_f, final_b)
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        run = lambda layer, xs, _, mask, resets, key: layer.forward(xs, mask=mask, resets=resets, key=key)
+        return self._join(*self._both(run, xs, BidirectionalState(None, None), mask, resets, key))
+
+    def _both(
+        self,
+        run: Callable,
+        xs: Array,
+        state: BidirectionalState,
+        mask: Array | None,
+        resets: Array | None,
+        key: Array | None,
+    ) -> tuple[Any, Any]:
+        """Each layer's run, the backward one's on the flipped sequence."""
         axis = self._time_axis(xs.ndim)
         keys = (None, None) if key is None else jax.random.split(key)
         flip = lambda a: None if a is None else jnp.flip(a, axis)
-        forward, state_f = self.forward_layer.unroll(xs, state.forward, mask=mask, resets=resets, key=keys[0])
+        forward = run(self.forward_layer, xs, state.forward, mask, resets, keys[0])
         if self.pools:  # the output is of the last packed row alone, in both directions
             mask, resets = _last_packed(mask, resets), None
-        backward, state_b = self.backward_layer.unroll(
-            flip(xs), state.backward, mask=flip(mask), resets=flip(_ends(mask, resets)), key=keys[1]
+        return forward, run(
+            self.backward_layer, flip(xs), state.backward, flip(mask), flip(_ends(mask, resets)), keys[1]
         )
-        backward = backward if self.pools else jnp.flip(backward, axis)
-        return jnp.concatenate([forward, backward], -1), BidirectionalState(state_f, state_b)
+
+    def _join(self, forward: Array, backward: Array) -> Array:
+        return jnp.concatenate([forward, backward if self.pools else jnp.flip(backward, -2)], -1)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> BidirectionalState:
+        forward, backward = check_tuple(state, 2, where, BidirectionalState)
+        return BidirectionalState(
+            self.forward_layer._conform_state(forward, batch, dtype, f"{where}.forward"),
+            self.backward_layer._conform_state(backward, batch, dtype, f"{where}.backward"),
+        )
 
 
 def _last_packed(mask: Array | None, resets: Array | None) -> Array | None:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import batch_shape, float_dtype
+from .._checks import batch_shape, check_tuple, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
 from ._pointwise import Dropout, PerSample, Pointwise
@@ -121,6 +121,26 @@ class Sequential(SequenceLayer):
                 pooled = layer.pools
             states.append(s)
         return xs, tuple(states)
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        pooled = False
+        for layer, k in zip(self.layers, _split(key, len(self.layers)), strict=True):
+            if pooled:
+                xs = layer.step(xs, key=k)[0]
+            else:
+                xs = layer.forward(xs, mask=mask, resets=resets, key=k)
+                pooled = layer.pools
+        return xs
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> tuple[State, ...]:
+        parts = check_tuple(state, len(self.layers), where)
+        return tuple(
+            layer._conform_state(s, batch, dtype, f"{where}[{i}]")
+            for i, (layer, s) in enumerate(zip(self.layers, parts, strict=True))
+        )
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> tuple[State, ...]:
+        return tuple(layer._remember(s, memory, mask) for layer, s in zip(self.layers, state, strict=True))
 
     def __getitem__(self, i: int) -> SequenceLayer:
         return self.layers[i]

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._layer import SequenceLayer
 from .._types import PRNGKey
+from ._caches import with_fixed_caches
 
 How = Literal["unroll", "forward", "step"]
 STEP = "step"
@@ -336,6 +337,8 @@ def make_probe(
     seed: int = 0,
 ) -> Probe:
     """Draws the data of a probe."""
+    name = type(layer).__name__
+    layer, rebuild = with_fixed_caches(layer, rebuild, 3 * n_time)
     random = np.random.default_rng(seed)
     dtype = layer.dtype or np.dtype(np.float32)
     n_rows = len(MASKED_ROWS)
@@ -350,7 +353,7 @@ def make_probe(
         return jax.tree.map(lambda a: random.normal(size=a.shape).astype(a.dtype), tree)
 
     xs, before = samples(), samples()
-    probe = Probe(layer, key, xs, None, xs, None, tolerance, rebuild, type(layer).__name__)
+    probe = Probe(layer, key, xs, None, xs, None, tolerance, rebuild, name)
     initial = probe.initial()
     ys, final = eqx.filter_eval_shape(_unroll, layer, xs, initial, key)
     probe.d_ys = like(ys)

@@ -1,0 +1,20 @@
+"""Attention, its caches, and positions."""
+
+from ._cache import (
+    GrowingKVCache as GrowingKVCache,
+    KVCache as KVCache,
+    RingKVCache as RingKVCache,
+    with_capacity as with_capacity,
+)
+from ._cross_attention import (
+    GatedFusion as GatedFusion,
+    Memory as Memory,
+    MultiHeadCrossAttention as MultiHeadCrossAttention,
+)
+from ._dot_product import scaled_dot_product_attention as scaled_dot_product_attention
+from ._positions import (
+    AddLearnedPositions as AddLearnedPositions,
+    AddPositions as AddPositions,
+    Rotary as Rotary,
+)
+from ._self_attention import MultiHeadSelfAttention as MultiHeadSelfAttention

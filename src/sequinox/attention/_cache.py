@@ -1,0 +1,198 @@
+"""Caches of keys and values: the states of causal attention."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._checks import raise_if, size
+from .._types import State
+from ._positions import Places, advance
+
+
+class KVCache(NamedTuple):
+    """Keys and values of a row's samples since its last reset, in a number of slots that does not change.
+
+    Its shapes stay what they are, so `jax.jit`, `jax.lax.scan` and buffer donation take it. More samples than slots are
+    an error, also under `jit`. Slots that hold nothing are zeros.
+    """
+
+    k: Float[Array, "*batch slots d_kv"]
+    v: Float[Array, "*batch slots d_kv"]
+    n: Int[Array, "*batch"]
+    """Samples since the reset, int32."""
+
+
+class GrowingKVCache(NamedTuple):
+    """Keys and values of a row's samples since its last reset; a slot more for each sample read.
+
+    It begins without any and has no limit, but its shapes change with every call, and compiled code with them. For
+    `jax.jit` take a [`KVCache`][sequinox.attention.KVCache]: `with_capacity` makes one of it.
+    """
+
+    k: Float[Array, "*batch slots d_kv"]
+    v: Float[Array, "*batch slots d_kv"]
+    n: Int[Array, "*batch"]
+    """Samples since the reset, int32."""
+
+
+class RingKVCache(NamedTuple):
+    """Keys and values of the last samples of a row, as many as a window sees: a stream may run for ever.
+
+    Sample `n` is in slot `n % slots`; the slots are the next power of two that holds the window.
+    """
+
+    k: Float[Array, "*batch slots d_kv"]
+    v: Float[Array, "*batch slots d_kv"]
+    n: Int[Array, "*batch"]
+    """Samples since the reset, int32; after 2^31 it goes on from 2^30."""
+
+
+Cache = KVCache | GrowingKVCache | RingKVCache
+
+
+def with_capacity(state: State, capacity: int) -> State:
+    """A state whose caches have room for `capacity` samples, for `jit`, `scan` and donation.
+
+    Works on the state of any layer or model: growing caches become of fixed size, those of fixed size become larger,
+    what is in them stays. Rings, which hold what their window sees, and all other states are as they were.
+
+    Arguments:
+        state: of a layer or a model, for example `model.init_state(batch)`.
+        capacity: samples a row, at least as many as there are slots now.
+
+    Returns:
+        The same state with [`KVCache`][sequinox.attention.KVCache]s of `capacity` slots.
+
+    Raises:
+        ValueError: if a cache has more slots already.
+
+    ??? example
+
+        ```python
+        >>> import jax, sequinox as sqx
+        >>> attention = sqx.MultiHeadSelfAttention(8, 2, jax.random.key(0), causal=True)
+        >>> sqx.with_capacity(attention.init_state(), 64).k.shape
+        (64, 8)
+
+        ```
+    """
+    size(capacity, "with_capacity", "capacity")
+
+    def fix(leaf: Any) -> Any:
+        if not isinstance(leaf, KVCache | GrowingKVCache):
+            return leaf
+        slots = leaf.k.shape[-2]
+        if slots > capacity:
+            raise ValueError(f"with_capacity: capacity must be at least the {slots} slots of the cache, got {capacity}")
+        return KVCache(*(_add_slots(a, capacity - slots) for a in leaf[:2]), leaf.n)
+
+    return jax.tree.map(fix, state, is_leaf=is_cache)
+
+
+def is_cache(leaf: Any) -> bool:
+    """Whether a node of a state is a cache."""
+    return isinstance(leaf, Cache)
+
+
+def grows(state: State) -> bool:
+    """Whether a state holds a cache whose shapes change."""
+    return any(isinstance(leaf, GrowingKVCache) for leaf in jax.tree.leaves(state, is_leaf=is_cache))
+
+
+def _add_slots(a: Array, more: int) -> Array:
+    return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, more), (0, 0)])
+
+
+class Slots(NamedTuple):
+    """Where the samples in the slots stand: their place before the next sample (-1 the last), and their row."""
+
+    place: Int[Array, "rows slots"]
+    row: Int[Array, "rows slots"]
+    """0 in slots that hold a sample, -1 in the others."""
+
+
+def slots(n: Int[Array, " rows"], number: int) -> Slots:
+    """The slots of a cache that has read `n` samples."""
+    s = jnp.arange(number, dtype=jnp.int32)[None]
+    last = jnp.expand_dims(n, 1) - 1
+    shape = (n.shape[0], number)
+    age = jnp.mod(jnp.broadcast_to(last, shape) - jnp.broadcast_to(s, shape), max(number, 1))
+    held = age < jnp.broadcast_to(jnp.expand_dims(n, 1), shape)
+    return Slots(-1 - age, jnp.where(held, 0, -1))
+
+
+def append(
+    cache: Cache,
+    k: Float[Array, "rows time d_kv"],
+    v: Float[Array, "rows time d_kv"],
+    where: Places,
+    mask: Bool[Array, "rows time"] | None,
+    resets: Bool[Array, "rows time"] | None,
+) -> Cache:
+    """The cache after a stretch: of each row, the real samples since its last reset. Batch axes are one, `rows`."""
+    rows, time = k.shape[:2]
+    if not time:
+        return cache
+    keys, values, n = cache
+    if isinstance(cache, GrowingKVCache):
+        keys, values = _add_slots(keys, time), _add_slots(values, time)
+    capacity = keys.shape[1]
+    n = where.n
+    if isinstance(cache, KVCache):
+        if mask is None and resets is None and time > capacity:
+            raise ValueError(_full(capacity, f"{time} samples at once"))
+        n = raise_if(n, n > capacity, _full(capacity, "more samples"))
+    full = (rows, time)
+    position, row = (jnp.broadcast_to(a, full) for a in (where.position, where.row))
+    kept = row == row[:, -1:]
+    if mask is not None:
+        kept = kept & mask
+    if isinstance(cache, RingKVCache) and time > capacity:
+        total = jnp.broadcast_to(jnp.sum(kept, 1, keepdims=True, dtype=jnp.int32), full)
+        kept = kept & (jnp.cumsum(kept, 1, dtype=jnp.int32) > total - capacity)
+    t = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32)[None], full)
+    slot = jnp.where(kept, jnp.mod(position, max(capacity, 1)), capacity + t)  # outside: not written
+    if resets is not None:
+        stays = (row[:, -1] == 0)[:, None, None]
+        keys, values = (jnp.where(stays, a, jnp.zeros_like(a)) for a in (keys, values))
+    write = jax.vmap(lambda a, i, x: a.at[i].set(x, mode="drop", unique_indices=True))
+    return type(cache)(write(keys, slot, k), write(values, slot, v), n)
+
+
+def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"]) -> Cache:
+    """The cache after one sample."""
+    keys, values, n = cache
+    if isinstance(cache, GrowingKVCache):
+        keys, values = _add_slots(keys, 1), _add_slots(values, 1)
+    capacity = keys.shape[1]
+    if isinstance(cache, KVCache):
+        n = raise_if(n, n >= capacity, _full(capacity, "one sample more"))
+    slot = jnp.mod(n, max(capacity, 1))
+    return type(cache)(_write(keys, slot, k), _write(values, slot, v), advance(n, 1))
+
+
+def _write(a: Array, slot: Array, x: Array) -> Array:
+    if a.shape[0] == 1:  # in place, where a scatter would copy
+        return jax.lax.dynamic_update_slice(a, x[:, None], (0, slot[0], 0))
+    return jax.vmap(lambda a, i, x: a.at[i].set(x))(a, slot, x)
+
+
+def _full(capacity: int, what: str) -> str:
+    return (
+        f"KVCache: the cache is full: it has {capacity} slots, and {what} came; begin with a larger one, "
+        "init_cache(capacity=...) or with_capacity(state, ...)"
+    )
+
+
+def flatten(cache: Cache) -> Cache:
+    """The batch axes as one."""
+    rows = math.prod(cache.n.shape)
+    return type(cache)(*(a.reshape(rows, *a.shape[-2:]) for a in cache[:2]), cache.n.reshape(rows))
+
+
+def unflatten(cache: Cache, batch: tuple[int, ...]) -> Cache:
+    """One axis of rows as the batch axes."""
+    return type(cache)(*(a.reshape(*batch, *a.shape[1:]) for a in cache[:2]), cache.n.reshape(batch))

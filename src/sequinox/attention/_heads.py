@@ -1,0 +1,80 @@
+"""What self- and cross-attention share: projections into heads and back."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._checks import check_key, flag, float_dtype, number, size
+from .._linear import apply_weight_to_rows, make_weight
+from .._types import DType, Initializer, PRNGKey
+
+
+class Sizes(NamedTuple):
+    """Checked sizes of an attention layer."""
+
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+
+
+def check_sizes(who: str, d_model: Any, n_heads: Any, n_kv_heads: Any, d_head: Any) -> Sizes:
+    """The sizes, with those that are None filled in."""
+    d_model, n_heads = size(d_model, who, "d_model"), size(n_heads, who, "n_heads")
+    if d_head is None:
+        if d_model % n_heads:
+            raise ValueError(f"{who}: d_model must be a multiple of n_heads, got {d_model} and {n_heads}")
+        d_head = d_model // n_heads
+    n_kv_heads = n_heads if n_kv_heads is None else size(n_kv_heads, who, "n_kv_heads")
+    if n_heads % n_kv_heads:
+        raise ValueError(f"{who}: n_heads must be a multiple of n_kv_heads, got {n_heads} and {n_kv_heads}")
+    return Sizes(d_model, n_heads, n_kv_heads, size(d_head, who, "d_head"))
+
+
+def make_projections(
+    who: str, s: Sizes, d_memory: int, key: PRNGKey, use_bias: bool, initializer: Initializer, dtype: DType | None
+) -> dict[str, Array | None]:
+    """`W_Q`, `W_K`, `W_V`, `W_O` and their biases, by name."""
+    dtype = float_dtype(dtype, who)
+    shapes = {
+        "Q": (s.n_heads * s.d_head, s.d_model),
+        "K": (s.n_kv_heads * s.d_head, d_memory),
+        "V": (s.n_kv_heads * s.d_head, d_memory),
+        "O": (s.d_model, s.n_heads * s.d_head),
+    }
+    keys = jax.random.split(check_key(key, who), 4)
+    use_bias = flag(use_bias, who, "use_bias")
+    arrays: dict[str, Array | None] = {}
+    for k, (name, shape) in zip(keys, shapes.items(), strict=True):
+        arrays[f"W_{name}"] = make_weight(k, shape, initializer, dtype, who)
+        arrays[f"b_{name}"] = jnp.zeros(shape[0], dtype) if use_bias else None
+    return arrays
+
+
+def project(
+    W: Float[Array, "n_out n_in"], b: Float[Array, " n_out"] | None, x: Float[Array, "rows time n_in"]
+) -> Float[Array, "rows time n_out"]:
+    """`W x + b` for every sample."""
+    y = apply_weight_to_rows(W, x)
+    return y if b is None else y + jnp.broadcast_to(b, y.shape)
+
+
+def split_heads(x: Float[Array, "rows time d"], n_heads: int) -> Float[Array, "rows time n_heads d_head"]:
+    """The width as heads."""
+    return x.reshape(*x.shape[:2], n_heads, x.shape[2] // n_heads)
+
+
+def check_dropout(p: Any, who: str) -> float:
+    """A probability of a zero, in [0, 1)."""
+    if not 0 <= number(p, who, "dropout") < 1:
+        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {p}")
+    return float(p)
+
+
+def merge_batch(x: Array, ndim: int) -> Array:
+    """The batch axes as one; `ndim` axes follow them."""
+    keep = x.shape[x.ndim - ndim :]
+    return x.reshape(math.prod(x.shape[: x.ndim - ndim]), *keep)
