@@ -140,7 +140,7 @@ def _attend(
         out = jnp.einsum("bkgts,bskd->btkgd", w, v).reshape(B, T, N, v.shape[3])
     else:
         dtype = q.dtype
-        if jnp.finfo(dtype).bits < 32 and jax.config.read("jax_numpy_dtype_promotion") != "standard":
+        if jnp.finfo(dtype).bits < 32 and jax.config.jax_numpy_dtype_promotion != "standard":
             q, k, v = (a.astype(jnp.float32) for a in (q, k, v))  # its derivative mixes float32 and half precision
         out = jax.nn.dot_product_attention(q, k, v, mask=seen, scale=scale).astype(dtype)
     if seen is None:
