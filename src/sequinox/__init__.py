@@ -10,6 +10,7 @@ from ._stream import Stream as Stream
 from .attention import (
     AddLearnedPositions as AddLearnedPositions,
     AddPositions as AddPositions,
+    BlockState as BlockState,
     GatedFusion as GatedFusion,
     GrowingKVCache as GrowingKVCache,
     KVCache as KVCache,
@@ -18,6 +19,7 @@ from .attention import (
     MultiHeadSelfAttention as MultiHeadSelfAttention,
     RingKVCache as RingKVCache,
     Rotary as Rotary,
+    TransformerBlock as TransformerBlock,
     scaled_dot_product_attention as scaled_dot_product_attention,
     with_capacity as with_capacity,
 )
@@ -26,14 +28,24 @@ from .layers import (
     BidirectionalState as BidirectionalState,
     Dense as Dense,
     Dropout as Dropout,
+    FeedForward as FeedForward,
     LastStep as LastStep,
     MeanOverTime as MeanOverTime,
     MeanState as MeanState,
     PerSample as PerSample,
     Pointwise as Pointwise,
+    Remat as Remat,
     Sequential as Sequential,
+    Stack as Stack,
 )
-from .models import recurrent_net as recurrent_net
+from .models import (
+    EncoderDecoder as EncoderDecoder,
+    TiedReadout as TiedReadout,
+    encoder_decoder as encoder_decoder,
+    recurrent_net as recurrent_net,
+    transformer_decoder as transformer_decoder,
+    transformer_encoder as transformer_encoder,
+)
 from .recurrent import (
     GRU as GRU,
     LSTM as LSTM,

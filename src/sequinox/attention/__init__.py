@@ -18,3 +18,4 @@ from ._positions import (
     Rotary as Rotary,
 )
 from ._self_attention import MultiHeadSelfAttention as MultiHeadSelfAttention
+from ._transformer_block import BlockState as BlockState, TransformerBlock as TransformerBlock

@@ -95,7 +95,7 @@ def attend(
 def weights(
     q: Float[Array, "rows queries n_heads d_k"],
     k: Float[Array, "rows keys n_kv_heads d_k"],
-    seen: Bool[Array, "*rows heads queries keys"] | None,
+    seen: Bool[Array, "#rows #n_heads #queries #keys"] | None,
     scale: float,
 ) -> Float[Array, "rows n_heads queries keys"]:
     """The weights of the keys, in float32 at least; zeros for a query that sees nothing."""

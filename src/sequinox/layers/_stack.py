@@ -1,0 +1,215 @@
+"""Depth: layers of one configuration that are compiled once, and layers that are computed anew for the derivative."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._checks import batch_shape, float_dtype
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType, State
+
+
+class Stack(SequenceLayer):
+    """Layers of one configuration, one behind another: as a `Sequential` of them, but compiled once for all.
+
+    Their arrays are stacked along a new leading axis, and `jax.lax.scan` walks over them, so that compilation takes no
+    longer for many layers than for one. `stack.layer` holds the stacked arrays. The state is that of one layer, with an
+    axis for the depth behind the batch axes.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> keys = jax.random.split(jax.random.key(0), 12)
+        >>> stack = sqx.Stack([sqx.GRU(4, 4, k) for k in keys])
+        >>> stack(jnp.ones((7, 4))).shape, stack.layer.W.shape
+        ((7, 4), (12, 4, 4))
+
+        ```
+    """
+
+    layer: SequenceLayer
+    depth: int = eqx.field(static=True)
+    n_in: int | None = eqx.field(static=True)
+    n_out: int | None = eqx.field(static=True)
+
+    def __init__(self, layers: Sequence[SequenceLayer]):
+        """
+        Arguments:
+            layers: at least one, all of the same class, sizes and options, which give what they get: `n_out == n_in`.
+
+        Raises:
+            TypeError: if one is not a sequence layer.
+            ValueError: if there is none, if they differ in more than the numbers in their arrays, change the width, or
+                pool over time.
+        """
+        if not isinstance(layers, list | tuple):
+            raise TypeError(f"Stack: layers must be a list or a tuple, got {type(layers).__name__}")
+        if not layers:
+            raise ValueError("Stack: layers must hold at least one layer")
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, SequenceLayer):
+                raise TypeError(f"Stack: layers[{i}] must be a sequence layer, got {layer!r}")
+        first = layers[0]
+        if first.n_in != first.n_out or first.pools or first._sample_ndim != 1:
+            raise ValueError(
+                f"Stack: layers must give samples of the width that they read, got {type(first).__name__} "
+                f"with n_in {first.n_in} and n_out {first.n_out}" + (", which pools over time" if first.pools else "")
+            )
+        arrays, rest = zip(*(eqx.partition(layer, eqx.is_array) for layer in layers), strict=True)
+        shapes = [jax.tree.map(lambda a: (a.shape, a.dtype), a) for a in arrays]
+        for i in range(1, len(layers)):
+            same = jax.tree.structure(arrays[i]) == jax.tree.structure(arrays[0]) and shapes[i] == shapes[0]
+            if not same or not eqx.tree_equal(rest[i], rest[0]):
+                raise ValueError(f"Stack: layers must be of one configuration, but layers[{i}] differs from layers[0]")
+        self.layer = eqx.combine(jax.tree.map(lambda *a: jnp.stack(a), *arrays), rest[0])
+        self.depth = len(layers)
+        self.n_in, self.n_out = first.n_in, first.n_out
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the layers."""
+        return self.layer.offline_reason
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The states of the layers, along an axis behind the batch axes.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the weights.
+        """
+        batch = batch_shape(batch, "Stack.init_state")
+        dtype = float_dtype(self.dtype if dtype is None else dtype, "Stack.init_state")
+        return self._each(lambda layer, _: layer.init_state(batch, dtype), (), len(batch))
+
+    def _each(self, function: Callable, state: State, axis: int) -> State:
+        """A function of layer and state, for every layer; the states have their depth axis at `axis`."""
+        arrays, rest = eqx.partition(self.layer, eqx.is_array)
+        one = lambda a, s: function(eqx.combine(a, rest), s)
+        return jax.vmap(one, (0, axis), axis, axis_size=self.depth)(arrays, state)
+
+    def _scan(self, run: Callable, x: Array, state: State, key: Array | None, axis: int) -> tuple[Array, State]:
+        """`run(layer, x, state, key)` through all layers; the states have their depth axis at `axis`."""
+        arrays, rest = eqx.partition(self.layer, eqx.is_array)
+        keys = None if key is None else jax.random.split(key, self.depth)
+        lead = jax.tree.map(lambda a: jnp.moveaxis(a, axis, 0), state)
+
+        def body(x: Array, inputs: Any) -> tuple[Array, State]:
+            arrays, s, k = inputs
+            return run(eqx.combine(arrays, rest), x, s, k)
+
+        x, lead = jax.lax.scan(body, x, (arrays, lead, keys))
+        return x, jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), lead)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        return self._scan(lambda layer, x, s, k: layer.step(x, s, key=k), x, state, key, x.ndim - 1)
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        run = lambda layer, x, s, k: layer.unroll(x, s, mask=mask, resets=resets, key=k)
+        return self._scan(run, xs, state, key, xs.ndim - 2)
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        run = lambda layer, x, _, k: (layer.forward(x, mask=mask, resets=resets, key=k), ())
+        return self._scan(run, xs, (), key, 0)[0]
+
+    def _filler(self, x: Array) -> Array:
+        return self.layer._filler(x)
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        return self._each(lambda layer, s: layer._remember(s, memory, mask), state, memory.ndim - 2)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        axis = len(batch)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            shape = jnp.shape(leaf)
+            if len(shape) <= axis or shape[axis] != self.depth:
+                name = where + jax.tree_util.keystr(path)
+                raise ValueError(f"{name} must have shape {(*batch, self.depth, ...)}, got {shape}")
+        first = jax.tree.map(lambda a: jnp.take(jnp.asarray(a), 0, axis), state)
+        first = self.layer._conform_state(first, batch, dtype, where)
+        return jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, jax.tree.leaves(state)))
+
+
+class Remat(SequenceLayer):
+    """A layer whose insides are computed a second time for the derivative instead of being kept: less memory, more time.
+
+    Only `unroll` and `forward` are affected. What the layer reads and gives is kept.
+
+    Source: [Chen et al. 2016](https://arxiv.org/abs/1604.06174), by `jax.checkpoint`.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> sqx.Remat(sqx.GRU(3, 5, jax.random.key(0)))(jnp.ones((7, 3))).shape
+        (7, 5)
+
+        ```
+    """
+
+    layer: SequenceLayer
+
+    def __init__(self, layer: SequenceLayer):
+        """
+        Arguments:
+            layer: any sequence layer.
+        """
+        if not isinstance(layer, SequenceLayer):
+            raise TypeError(f"Remat: layer must be a sequence layer, got {layer!r}")
+        self.layer = layer
+
+    @property
+    def n_in(self) -> int | None:
+        """That of the layer."""
+        return self.layer.n_in
+
+    @property
+    def n_out(self) -> int | None:
+        """That of the layer."""
+        return self.layer.n_out
+
+    @property
+    def pools(self) -> bool:
+        """Whether the layer does."""
+        return self.layer.pools
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the layer."""
+        return self.layer.offline_reason
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.layer._sample_ndim
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The layer's own."""
+        return self.layer.init_state(batch, dtype)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        return self.layer._step(x, state, key)
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        return eqx.filter_checkpoint(lambda layer, *args: layer._unroll(*args))(
+            self.layer, xs, state, mask, resets, key
+        )
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return eqx.filter_checkpoint(lambda layer, *args: layer._forward(*args))(self.layer, xs, mask, resets, key)
+
+    def _filler(self, x: Array) -> Array:
+        return self.layer._filler(x)
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        return self.layer._remember(state, memory, mask)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        return self.layer._conform_state(state, batch, dtype, where)

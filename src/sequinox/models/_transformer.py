@@ -1,0 +1,537 @@
+"""Transformers: encoder, decoder, and the two together."""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from .._checks import check_key, flag, float_dtype, size
+from .._layer import SequenceLayer
+from .._linear import apply_weight_to_rows
+from .._types import BatchShape, DType, PRNGKey, State
+from ..attention import AddLearnedPositions, AddPositions, Rotary, TransformerBlock
+from ..attention._heads import check_dropout
+from ..attention._transformer_block import make_norm
+from ..layers import Dense, Dropout, LastStep, MeanOverTime, PerSample, Remat, Sequential, Stack
+
+Positions = Literal["sinusoidal", "learned", "rotary"] | Rotary | None
+
+
+def transformer_encoder(
+    n_in: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    depth: int,
+    n_out: int,
+    key: PRNGKey,
+    max_len: int | None = None,
+    *,
+    tokens: bool = False,
+    positions: Positions = "sinusoidal",
+    pool: Literal["mean", "last"] | None = "mean",
+    norm: Literal["post", "pre"] = "post",
+    dropout: float = 0.0,
+    scan_layers: bool = False,
+    remat: bool = False,
+    dtype: DType | None = None,
+    **options: Any,
+) -> Sequential:
+    """From a sequence to a label: a dense projection, positions, blocks, pooling over time, and a dense head.
+
+    Arguments:
+        n_in: width of a sample; with `tokens`, the number of different tokens.
+        d_model: width of the blocks.
+        n_heads: number of attention heads.
+        d_ff: width inside the feed-forward networks.
+        depth: number of blocks.
+        n_out: width of the output, for example the number of classes.
+        key: PRNG key for the weights.
+        max_len: the longest row, in real samples; a longer one is an error. Needed for learned positions only.
+        tokens: whether samples are integer tokens, which an embedding reads in place of the dense projection.
+        positions: `"sinusoidal"` (default), as in the paper; `"learned"`; `"rotary"` or a `Rotary`, inside attention;
+            or None.
+        pool: what the head reads: `"mean"` (default), the mean over the row's real samples; `"last"`, the last of them;
+            None, every sample, for one output a sample.
+        norm: `"post"` (default), as in the paper, or `"pre"`, with a norm of its own behind the last block.
+        dropout: probability of a zero in training, behind the positions and behind every sub-layer. Calls then need
+            `key=`. Default 0.
+        scan_layers: whether the blocks are a [`Stack`][sequinox.layers.Stack], compiled once for all of them: for deep
+            networks. Same numbers; the state has another form.
+        remat: whether the blocks are computed a second time for the derivative instead of being kept.
+        dtype: of the weights; default: JAX's default, float32.
+        options: of every [`TransformerBlock`][sequinox.TransformerBlock], for example `causal=True`, `window=64` or
+            `activation=jax.nn.gelu`.
+
+    Returns:
+        A [`Sequential`][sequinox.layers.Sequential] with outputs `"*batch n_out"` (`"*batch time n_out"` if `pool` is
+        None). It streams if `causal=True`.
+
+    Raises:
+        TypeError, ValueError: for sizes that are not positive integers or do not fit, and other wrong arguments.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> net = sqx.transformer_encoder(4, 8, 2, 16, 1, 3, jax.random.key(0), 16)
+        >>> net(jnp.ones((5, 4))).shape
+        (3,)
+
+        ```
+    """
+    who = "transformer_encoder"
+    if pool not in ("mean", "last", None):
+        raise ValueError(f'{who}: pool must be "mean", "last" or None, got {pool!r}')
+    k_in, k_body, k_out = jax.random.split(check_key(key, who), 3)
+    dtype, n_out = float_dtype(dtype, who), size(n_out, who, "n_out")
+    body = _body(
+        who,
+        d_model,
+        n_heads,
+        d_ff,
+        depth,
+        k_body,
+        max_len,
+        positions,
+        norm,
+        dropout,
+        scan_layers,
+        remat,
+        dtype,
+        options,
+    )
+    pooling = [] if pool is None else [MeanOverTime() if pool == "mean" else LastStep()]
+    head = Dense(d_model, n_out, k_out, dtype=dtype)
+    return Sequential([_reader(who, n_in, d_model, tokens, k_in, dtype), *body, *pooling, head])
+
+
+def transformer_decoder(
+    n_in: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    depth: int,
+    n_out: int,
+    key: PRNGKey,
+    max_len: int | None = None,
+    *,
+    tokens: bool = False,
+    tied: bool = False,
+    readout_bias: bool = True,
+    positions: Positions = "sinusoidal",
+    norm: Literal["post", "pre"] = "post",
+    dropout: float = 0.0,
+    scan_layers: bool = False,
+    remat: bool = False,
+    dtype: DType | None = None,
+    **options: Any,
+) -> SequenceLayer:
+    """A causal transformer: one output a sample, from it and those before it. It streams, with a cache.
+
+    With `tokens=True` and `n_out == n_in` a language model: [`generate`][sequinox.generate] continues its sequences.
+
+    Arguments:
+        n_in: width of a sample; with `tokens`, the number of different tokens.
+        d_model: width of the blocks.
+        n_heads: number of attention heads.
+        d_ff: width inside the feed-forward networks.
+        depth: number of blocks.
+        n_out: width of the output; of a language model, the number of tokens.
+        key: PRNG key for the weights.
+        max_len: the longest row, in real samples; a longer one is an error. Needed for learned positions only.
+        tokens: whether samples are integer tokens.
+        tied: whether the readout is the embedding's own matrix, without a bias; then `n_out` is `n_in`.
+        readout_bias: whether a readout that is not tied has a bias, which starts at zero.
+        positions: `"sinusoidal"` (default), as in the paper; `"learned"`; `"rotary"` or a `Rotary`, inside attention;
+            or None.
+        norm: `"post"` (default), as in the paper, or `"pre"`, with a norm of its own behind the last block.
+        dropout: probability of a zero in training, behind the positions and behind every sub-layer. Calls then need
+            `key=`. Default 0.
+        scan_layers: whether the blocks are a [`Stack`][sequinox.layers.Stack], compiled once for all of them: for deep
+            networks. Same numbers; the state has another form.
+        remat: whether the blocks are computed a second time for the derivative instead of being kept.
+        dtype: of the weights; default: JAX's default, float32.
+        options: of every [`TransformerBlock`][sequinox.TransformerBlock], for example `window=64`, `n_kv_heads=2` or
+            `activation=jax.nn.gelu`.
+
+    Returns:
+        A layer with outputs `"*batch time n_out"`: a [`Sequential`][sequinox.layers.Sequential], or with `tied` a
+        [`TiedReadout`][sequinox.models.TiedReadout] around one.
+
+    Raises:
+        TypeError, ValueError: for sizes that are not positive integers or do not fit, and other wrong arguments.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> net = sqx.transformer_decoder(11, 8, 2, 16, 1, 11, jax.random.key(0), tokens=True)
+        >>> net(jnp.array([3, 1, 4, 1, 5])).shape
+        (5, 11)
+
+        ```
+    """
+    who = "transformer_decoder"
+    k_in, k_body, k_out = jax.random.split(check_key(key, who), 3)
+    dtype, n_in, n_out = float_dtype(dtype, who), size(n_in, who, "n_in"), size(n_out, who, "n_out")
+    if options.pop("causal", True) is not True:
+        raise ValueError(f"{who}: a decoder is causal; transformer_encoder need not be")
+    options["causal"] = True
+    if flag(tied, who, "tied") and (not tokens or n_in != n_out):
+        raise ValueError(f"{who}: a tied readout needs tokens=True and n_out == n_in, got n_in {n_in}, n_out {n_out}")
+    body = _body(
+        who,
+        d_model,
+        n_heads,
+        d_ff,
+        depth,
+        k_body,
+        max_len,
+        positions,
+        norm,
+        dropout,
+        scan_layers,
+        remat,
+        dtype,
+        options,
+    )
+    if tied:
+        return TiedReadout(n_in, Sequential(body) if body else Sequential([Dropout(0.0)]), k_in, dtype=dtype)
+    head = Dense(d_model, n_out, k_out, use_bias=readout_bias, dtype=dtype)
+    return Sequential([_reader(who, n_in, d_model, tokens, k_in, dtype), *body, head])
+
+
+def encoder_decoder(
+    n_in: int,
+    d_model: int,
+    n_heads: int,
+    d_ff: int,
+    depth: int,
+    n_out: int,
+    key: PRNGKey,
+    max_len: int | None = None,
+    *,
+    tokens: bool = False,
+    target_tokens: bool = True,
+    tied: bool = False,
+    positions: Positions = "sinusoidal",
+    norm: Literal["post", "pre"] = "post",
+    dropout: float = 0.0,
+    scan_layers: bool = False,
+    remat: bool = False,
+    dtype: DType | None = None,
+    **options: Any,
+) -> "EncoderDecoder":
+    """From sequence to sequence: an encoder reads the source, a causal decoder looks at what it gives.
+
+    Arguments:
+        n_in: width of a source sample; with `tokens`, the number of different source tokens.
+        d_model: width of the blocks.
+        n_heads: number of attention heads.
+        d_ff: width inside the feed-forward networks.
+        depth: number of blocks in the encoder, and in the decoder.
+        n_out: number of different target tokens, or with `target_tokens=False` the width of a target sample; also the
+            width of the output.
+        key: PRNG key for the weights.
+        max_len: the longest row, source or target, in real samples; a longer one is an error. Needed for learned
+            positions only.
+        tokens: whether source samples are integer tokens.
+        target_tokens: whether target samples are.
+        tied: whether the readout is the target embedding's own matrix.
+        positions: `"sinusoidal"` (default), `"learned"`, `"rotary"` or a `Rotary`, or None.
+        norm: `"post"` (default), as in the paper, or `"pre"`, with a norm of its own behind the last block.
+        dropout: probability of a zero in training, behind the positions and behind every sub-layer. Default 0.
+        scan_layers: whether the blocks are compiled once for all of them.
+        remat: whether the blocks are computed a second time for the derivative instead of being kept.
+        dtype: of the weights; default: JAX's default, float32.
+        options: of every [`TransformerBlock`][sequinox.TransformerBlock].
+
+    Returns:
+        An [`EncoderDecoder`][sequinox.models.EncoderDecoder]: `model.unroll(targets, model.start(source))`.
+
+    Raises:
+        TypeError, ValueError: for sizes that are not positive integers or do not fit, and other wrong arguments.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> model = sqx.encoder_decoder(3, 8, 2, 16, 1, 11, jax.random.key(0))
+        >>> state = model.start(jnp.ones((6, 3)))  # a source of six samples of width 3
+        >>> logits, state = model.unroll(jnp.array([3, 1, 4]), state)
+        >>> logits.shape
+        (3, 11)
+
+        ```
+    """
+    who = "encoder_decoder"
+    k_in, k_encoder, k_decoder = jax.random.split(check_key(key, who), 3)
+    dtype = float_dtype(dtype, who)
+    if "causal" in options or "cross" in options:
+        raise ValueError(f"{who}: causal and cross are what encoder and decoder are made of; they are no options")
+    own = (d_model, n_heads, d_ff, depth)
+    common: Any = {
+        "positions": positions,
+        "norm": norm,
+        "dropout": dropout,
+        "scan_layers": scan_layers,
+        "remat": remat,
+        "dtype": dtype,
+    }
+    encoder = Sequential(
+        [
+            _reader(who, n_in, d_model, tokens, k_in, dtype),
+            *_body(who, *own, k_encoder, max_len, *common.values(), dict(options)),
+        ]
+    )
+    decoder = transformer_decoder(
+        n_out, *own, n_out, k_decoder, max_len, tokens=target_tokens, tied=tied, cross=True, **common, **options
+    )
+    return EncoderDecoder(encoder, decoder)
+
+
+def _reader(who: str, n_in: Any, d_model: Any, tokens: Any, key: Array, dtype: Any) -> SequenceLayer:
+    """What turns samples into vectors of width `d_model`."""
+    n_in, d_model = size(n_in, who, "n_in"), size(d_model, who, "d_model")
+    if flag(tokens, who, "tokens"):
+        return PerSample(eqx.nn.Embedding(n_in, d_model, key=key, dtype=dtype))
+    return Dense(n_in, d_model, key, dtype=dtype)
+
+
+def _body(
+    who: str,
+    d_model: Any,
+    n_heads: Any,
+    d_ff: Any,
+    depth: Any,
+    key: Array,
+    max_len: Any,
+    positions: Any,
+    norm: Any,
+    dropout: Any,
+    scan_layers: Any,
+    remat: Any,
+    dtype: Any,
+    options: dict[str, Any],
+) -> list[SequenceLayer]:
+    """Positions and blocks."""
+    depth, d_model = size(depth, who, "depth"), size(d_model, who, "d_model")
+    max_len = None if max_len is None else size(max_len, who, "max_len")
+    scan_layers, remat = flag(scan_layers, who, "scan_layers"), flag(remat, who, "remat")
+    dropout = check_dropout(dropout, who)
+    k_positions, *keys = jax.random.split(key, depth + 1)
+    layers: list[SequenceLayer] = []
+    if isinstance(positions, Rotary) or positions == "rotary":
+        options["rotary"] = positions if isinstance(positions, Rotary) else Rotary()
+    elif positions == "sinusoidal":
+        layers.append(AddPositions(d_model, max_len))
+    elif positions == "learned":
+        if max_len is None:
+            raise ValueError(f"{who}: learned positions need max_len, the longest row")
+        layers.append(AddLearnedPositions(d_model, max_len, k_positions, dtype=dtype))
+    elif positions is not None:
+        raise ValueError(
+            f'{who}: positions must be "sinusoidal", "learned", "rotary", a Rotary or None, got {positions!r}'
+        )
+    if dropout:
+        layers.append(Dropout(dropout))
+    make = lambda k: TransformerBlock(d_model, n_heads, d_ff, k, norm=norm, dropout=dropout, dtype=dtype, **options)
+    blocks: list[SequenceLayer] = [make(k) for k in keys]
+    blocks = [Remat(block) for block in blocks] if remat else blocks
+    layers += [Stack(blocks)] if scan_layers else blocks
+    if norm == "pre":
+        layers.append(make_norm(options.get("norm_layer", eqx.nn.LayerNorm), d_model, dtype, who))
+    return layers
+
+
+class TiedReadout(SequenceLayer):
+    r"""A language model whose readout is its embedding: token $i$ is read as row $E_i$, and its logit is $E_i \cdot h$.
+
+    Source: [Press and Wolf 2017](https://arxiv.org/abs/1608.05859).
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> k1, k2 = jax.random.split(jax.random.key(0))
+        >>> model = sqx.TiedReadout(11, sqx.GRU(8, 8, k1), k2)
+        >>> model(jnp.array([3, 1, 4])).shape
+        (3, 11)
+
+        ```
+    """
+
+    embedding: PerSample
+    body: SequenceLayer
+    n_in: None = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+
+    def __init__(self, n_tokens: int, body: SequenceLayer, key: PRNGKey, *, dtype: DType | None = None):
+        """
+        Arguments:
+            n_tokens: number of different tokens.
+            body: the layers between embedding and readout; they give vectors of the width that they read.
+            key: PRNG key for the embedding.
+            dtype: of the embedding; default: JAX's default, float32.
+
+        Raises:
+            TypeError, ValueError: if `body` is no sequence layer or changes the width.
+        """
+        who = "TiedReadout"
+        self.n_in, self.n_out = None, size(n_tokens, who, "n_tokens")
+        if not isinstance(body, SequenceLayer):
+            raise TypeError(f"{who}: body must be a sequence layer, got {body!r}")
+        if body.n_in is None or body.n_in != body.n_out:
+            raise ValueError(f"{who}: body must give the width that it reads, got n_in {body.n_in}, n_out {body.n_out}")
+        # Rows of length about 1, so that logits begin of the size of the body's outputs.
+        E = jax.random.normal(check_key(key, who), (self.n_out, body.n_in), float_dtype(dtype, who))
+        self.embedding = PerSample(eqx.nn.Embedding(weight=E * jnp.asarray(body.n_in**-0.5, E.dtype)))
+        self.body = body
+
+    @property
+    def pools(self) -> bool:
+        """Whether the body does."""
+        return self.body.pools
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the body."""
+        return self.body.offline_reason
+
+    @property
+    def _sample_ndim(self) -> int:
+        return 0
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The body's."""
+        return self.body.init_state(batch, self.dtype if dtype is None else dtype)
+
+    def _read(self, tokens: Array) -> Array:
+        return self.embedding.apply(tokens, None)
+
+    def _logits(self, h: Array) -> Array:
+        rows = h.reshape(1, -1, h.shape[-1]) if h.size else h.reshape(1, 0, h.shape[-1])
+        return apply_weight_to_rows(self.embedding.function.weight, rows).reshape(*h.shape[:-1], self.n_out)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        h, state = self.body.step(self._read(x), state, key=key)
+        return self._logits(h), state
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        h, state = self.body.unroll(self._read(xs), state, mask=mask, resets=resets, key=key)
+        return self._logits(h), state
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return self._logits(self.body.forward(self._read(xs), mask=mask, resets=resets, key=key))
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        return self.body._remember(state, memory, mask)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        return self.body._conform_state(state, batch, dtype, where)
+
+
+class EncoderDecoder(SequenceLayer):
+    """An encoder, and a decoder with cross-attention to what the encoder gives.
+
+    As a layer it reads the *target* sequence; the source is in its state. `state = model.start(source)` reads the
+    source, and from there the model unrolls, steps and streams as any other. A reset starts the target afresh, with the
+    same source.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> model = sqx.encoder_decoder(3, 8, 2, 16, 1, 11, jax.random.key(0))
+        >>> state = model.start(jnp.ones((4, 6, 3)))  # four sources
+        >>> logits, state = model.step(jnp.zeros(4, int), state)
+        >>> logits.shape
+        (4, 11)
+
+        ```
+    """
+
+    encoder: SequenceLayer
+    decoder: SequenceLayer
+
+    def __init__(self, encoder: SequenceLayer, decoder: SequenceLayer):
+        """
+        Arguments:
+            encoder: reads the source; gives one output a sample.
+            decoder: reads the target, with cross-attention in it.
+
+        Raises:
+            TypeError, ValueError: if they are no sequence layers, or the encoder pools over time.
+        """
+        for name, layer in (("encoder", encoder), ("decoder", decoder)):
+            if not isinstance(layer, SequenceLayer):
+                raise TypeError(f"EncoderDecoder: {name} must be a sequence layer, got {layer!r}")
+        if encoder.pools:
+            raise ValueError("EncoderDecoder: the encoder must give one output a sample, but it pools over time")
+        self.encoder, self.decoder = encoder, decoder
+
+    def start(self, source: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> State:
+        """The decoder's initial state, with the source read.
+
+        Arguments:
+            source: `"*batch time n_in"`, or tokens `"*batch time"`, as the encoder reads them.
+            mask: bool `"*batch time"`, True on real samples of the source; the decoder looks at those alone.
+            resets: bool `"*batch time"`, for an encoder that is to start afresh within a row.
+            key: PRNG key for the encoder's dropout in training.
+        """
+        memory = self.encoder.forward(source, mask=mask, resets=resets, key=key)
+        state = self.decoder.init_state(memory.shape[:-2], memory.dtype)
+        return self.decoder._remember(state, memory, None if mask is None else jnp.asarray(mask))
+
+    @property
+    def n_in(self) -> int | None:
+        """That of the decoder."""
+        return self.decoder.n_in
+
+    @property
+    def n_out(self) -> int | None:
+        """That of the decoder."""
+        return self.decoder.n_out
+
+    @property
+    def pools(self) -> bool:
+        """Whether the decoder does."""
+        return self.decoder.pools
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the decoder."""
+        return self.decoder.offline_reason
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.decoder._sample_ndim
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """The decoder's, without a source; `start` gives one with it."""
+        return self.decoder.init_state(batch, dtype)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        return self.decoder._step(x, state, key)
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        return self.decoder._unroll(xs, state, mask, resets, key)
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return self.decoder._forward(xs, mask, resets, key)
+
+    def _filler(self, x: Array) -> Array:
+        return self.decoder._filler(x)
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        return self.decoder._remember(state, memory, mask)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        return self.decoder._conform_state(state, batch, dtype, where)
