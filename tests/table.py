@@ -311,8 +311,11 @@ class Remembering(sqx.SequenceLayer):
 
     def _with_memory(self, state: Any, batch: Any) -> Any:
         spread = lambda a, dtype: jnp.broadcast_to(a.astype(dtype), (*batch, *a.shape))
-        memory = jnp.where(self.mask[:, None], self.memory, jnp.nan)
-        return self.layer._remember(state, spread(memory, self.layer.dtype), spread(self.mask, bool))
+        memory = spread(jnp.where(self.mask[:, None], self.memory, jnp.nan), self.layer.dtype)
+        mask = spread(self.mask, bool)
+        if isinstance(self.layer, sqx.EncoderDecoder):
+            memory = self.layer.encoder.forward(memory, mask=mask)
+        return self.layer._remember(state, memory, mask)
 
     def _without(self, state: Any) -> Any:
         is_memory = lambda node: isinstance(node, sqx.Memory)
@@ -367,6 +370,71 @@ ATTENTION = [
     Entry("AddLearnedPositions", sqx.AddLearnedPositions, lambda: sqx.AddLearnedPositions(5, 9, KEYS[0])),
 ]
 
+Block = sqx.TransformerBlock
+encoder, decoder = sqx.transformer_encoder, sqx.transformer_decoder
+
+TRANSFORMERS = [
+    Entry("FeedForward", sqx.FeedForward, lambda: sqx.FeedForward(3, 5, KEYS[0])),
+    Entry(
+        "FeedForward-gated",
+        sqx.FeedForward,
+        lambda: sqx.FeedForward(3, 5, KEYS[0], gated=True, activation=jax.nn.silu, use_bias=False),
+    ),
+    Entry("Remat", sqx.Remat, lambda: sqx.Remat(sqx.GRU(3, 5, KEYS[0]))),
+    Entry("Stack", sqx.Stack, lambda: sqx.Stack([sqx.RNN(3, 3, k) for k in KEYS[:3]])),
+    Entry("TransformerBlock", Block, lambda: Block(6, 3, 5, KEYS[0], causal=True)),
+    Entry(
+        "TransformerBlock-pre-with-memory",
+        Block,
+        lambda: Remembering(
+            Block(
+                8,
+                4,
+                5,
+                KEYS[0],
+                causal=True,
+                cross=True,
+                d_memory=5,
+                norm="pre",
+                norm_layer=eqx.nn.RMSNorm,
+                gated=True,
+                activation=jax.nn.silu,
+                attention_bias=True,
+                n_kv_heads=2,
+                rotary=sqx.Rotary(),
+            ),
+            5,
+        ),
+    ),
+    Entry("TiedReadout", sqx.TiedReadout, lambda: sqx.TiedReadout(4, sqx.GRU(3, 3, KEYS[0]), KEYS[1]), n_in=4),
+    Entry("transformer_encoder", encoder, lambda: encoder(3, 6, 2, 5, 1, 2, KEYS[0], 16)),
+    Entry(
+        "transformer_encoder-causal-dropout",
+        encoder,
+        lambda: encoder(
+            3, 6, 2, 5, 1, 2, KEYS[0], 12, causal=True, positions="learned", pool="last", norm="pre", dropout=0.2
+        ),
+        key=KEYS[3],
+    ),
+    Entry(
+        "transformer_decoder-window",
+        decoder,
+        lambda: decoder(3, 8, 2, 5, 2, 4, KEYS[0], positions="rotary", window=2, norm="pre"),
+    ),
+    Entry(
+        "transformer_decoder-stack-tied",
+        decoder,
+        lambda: decoder(4, 6, 3, 5, 2, 4, KEYS[0], tokens=True, tied=True, scan_layers=True, remat=True),
+        n_in=4,
+    ),
+    Entry(
+        "encoder_decoder",
+        sqx.encoder_decoder,
+        lambda: Remembering(sqx.encoder_decoder(3, 6, 2, 5, 1, 4, KEYS[0]), 3),
+        n_in=4,
+    ),
+]
+
 _net = sqx.recurrent_net
 MODELS = [
     Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
@@ -397,4 +465,4 @@ MODELS = [
     ),
 ]
 
-TABLE = [*CELLS, *LAYERS, *COMPOSED, *ATTENTION, *MODELS]
+TABLE = [*CELLS, *LAYERS, *COMPOSED, *ATTENTION, *TRANSFORMERS, *MODELS]

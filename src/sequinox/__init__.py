@@ -4,6 +4,7 @@ import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
+from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
 from ._stream import Stream as Stream

@@ -15,9 +15,8 @@ from sequinox.testing._probe import wide
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-BATCH, D = (2, 3), 6
+BATCH, D, D_V = (2, 3), 6, 7
 KEY = jax.random.key(0)
-WIDTHS = pytest.mark.parametrize("d_v", [6, 7], ids=["as-wide", "wider-values"])  # two implementations
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -28,9 +27,9 @@ def chance(p: float, *shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random(shape) < p
 
 
-def inputs(T: int, S: int, d_v: int, batch: tuple[int, ...] = BATCH, dtype: Any = np.float32) -> list[np.ndarray]:
+def inputs(T: int, S: int, batch: tuple[int, ...] = BATCH, dtype: Any = np.float32) -> list[np.ndarray]:
     """q, k, v and the weights of the sum that is differentiated."""
-    shapes = ((T, D), (S, D), (S, d_v), (T, d_v))
+    shapes = ((T, D), (S, D), (S, D_V), (T, D_V))
     return [draw(*batch, *shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)]
 
 
@@ -67,25 +66,23 @@ def test_the_worked_example():
     assert sqx.scaled_dot_product_attention(q, k, v)[0, 0] == pytest.approx(13.3024, abs=5e-5)
 
 
-@WIDTHS
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (4, 4), (5, 3)])
 @pytest.mark.parametrize("window", [None, 1, 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_causal_and_window(causal: bool, window: int | None, T: int, S: int, d_v: int):
-    against_numpy(inputs(T, S, d_v, (2,)), {"causal": causal, "window": window})
+def test_causal_and_window(causal: bool, window: int | None, T: int, S: int):
+    against_numpy(inputs(T, S, (2,)), {"causal": causal, "window": window})
 
 
 def test_with_fewer_keys_than_queries_the_first_queries_see_nothing():
-    q, k, v, _ = inputs(5, 2, 7)
+    q, k, v, _ = inputs(5, 2)
     out = np.asarray(sqx.scaled_dot_product_attention(q, k, v, causal=True))
     assert not out[..., :3, :].any()
     np.testing.assert_allclose(out[..., 3, :], v[..., 0, :], atol=1e-6)  # the last but one sees the first key alone
 
 
-@WIDTHS
 @pytest.mark.parametrize("shape", [(4, 5), (1, 5), (4, 1), (1, 1), (2, 3, 4, 5), (1, 3, 4, 5), (2, 1, 4, 1), (2, 3, 1, 5)])
-def test_masks_of_every_shape(shape: tuple[int, ...], d_v: int):
-    against_numpy(inputs(4, 5, d_v), {"mask": chance(0.6, *shape, seed=len(shape))})
+def test_masks_of_every_shape(shape: tuple[int, ...]):
+    against_numpy(inputs(4, 5), {"mask": chance(0.6, *shape, seed=len(shape))})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +97,7 @@ def test_masks_of_every_shape(shape: tuple[int, ...], d_v: int):
     ],
 )
 def test_masks_for_other_batch_axes(batch: tuple[int, ...], shape: tuple[int, ...]):
-    against_numpy(inputs(4, 5, D, batch), {"mask": chance(0.6, *shape, seed=5)})
+    against_numpy(inputs(4, 5, batch), {"mask": chance(0.6, *shape, seed=5)})
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,7 @@ def test_masks_for_other_batch_axes(batch: tuple[int, ...], shape: tuple[int, ..
     ],
 )
 def test_masks_that_are_refused(batch: tuple[int, ...], shape: tuple[int, ...]):
-    q, k, v, _ = inputs(4, 5, D, batch)
+    q, k, v, _ = inputs(4, 5, batch)
     with pytest.raises(ValueError, match="mask must have shape"):
         sqx.scaled_dot_product_attention(q, k, v, np.ones(shape, bool))
 
@@ -131,19 +128,18 @@ def test_masks_that_are_refused(batch: tuple[int, ...], shape: tuple[int, ...]):
 @pytest.mark.parametrize("name", ["key_mask", "resets"])
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (3, 4), (2, 3, 1), (2, 3, 5), (3, 2, 4), (1, 2, 3, 4), (2, 3, 4, 1)])
 def test_flags_of_keys_that_are_refused(name: str, shape: tuple[int, ...]):
-    q, k, v, _ = inputs(4, 4, D)
+    q, k, v, _ = inputs(4, 4)
     with pytest.raises(ValueError, match=f"{name} must have shape"):
         sqx.scaled_dot_product_attention(q, k, v, **{name: np.ones(shape, bool)})
 
 
-@WIDTHS
 @pytest.mark.parametrize("shape", [(2, 3, 5), (1, 3, 5), (2, 1, 5), (1, 1, 5)])
-def test_key_mask_and_resets(shape: tuple[int, ...], d_v: int):
+def test_key_mask_and_resets(shape: tuple[int, ...]):
     key_mask, resets = chance(0.7, *shape, seed=1), chance(0.4, *shape, seed=2)
     assert (resets & ~key_mask).any()  # a reset on a key that is not there
-    against_numpy(inputs(4, 5, d_v), {"key_mask": key_mask})
-    against_numpy(inputs(5, 5, d_v), {"resets": resets})
-    against_numpy(inputs(5, 5, d_v), {"key_mask": key_mask, "resets": resets})
+    against_numpy(inputs(4, 5), {"key_mask": key_mask})
+    against_numpy(inputs(5, 5), {"resets": resets})
+    against_numpy(inputs(5, 5), {"key_mask": key_mask, "resets": resets})
 
 
 def combined(T: int, S: int, seed: int) -> dict:
@@ -162,24 +158,22 @@ def combined(T: int, S: int, seed: int) -> dict:
     return options
 
 
-@WIDTHS
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (5, 5), (6, 4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_all_together(T: int, S: int, seed: int, d_v: int):
-    against_numpy(inputs(T, S, d_v), combined(T, S, 10 * seed + T))
+def test_all_together(T: int, S: int, seed: int):
+    against_numpy(inputs(T, S), combined(T, S, 10 * seed + T))
 
 
 def test_the_scale():
     for scale in (0.0, -1.5, 3):
-        against_numpy(inputs(3, 4, D, (2,)), {"scale": scale})
+        against_numpy(inputs(3, 4, (2,)), {"scale": scale})
 
 
-@WIDTHS
 @pytest.mark.parametrize("chunk_size", [None, 2])
-def test_double_precision(chunk_size: int | None, d_v: int):
+def test_double_precision(chunk_size: int | None):
     with wide():
         options = {"causal": True, "key_mask": chance(0.7, 2, 3, 5, seed=3), "chunk_size": chunk_size}
-        against_numpy(inputs(5, 5, d_v, dtype=np.float64), options, 1e-12)
+        against_numpy(inputs(5, 5, dtype=np.float64), options, 1e-12)
 
 
 # ---- what is not seen ------------------------------------------------------------------------------------------------
@@ -194,15 +188,14 @@ HIDING = {
 }  # fmt: skip
 
 
-@WIDTHS
 @pytest.mark.parametrize("chunk_size", [None, 2])
 @pytest.mark.parametrize("kind", HIDING)
-def test_what_is_hidden_has_no_effect(kind: str, chunk_size: int | None, d_v: int):
+def test_what_is_hidden_has_no_effect(kind: str, chunk_size: int | None):
     """Bit for bit: for queries that do not see key 1, also where others do."""
     options = jax.tree.map(_traced, HIDING[kind])
     sees = oracles.visible(BATCH, 5, 5, **HIDING[kind])[..., 1]
     assert sees.any() or kind != "causal"
-    q, k, v, d_out = inputs(5, 5, d_v)
+    q, k, v, d_out = inputs(5, 5)
     d_out[sees] = 0  # what sees the key is not counted
     clean_out, clean_grads = run(q, k, v, d_out, options | {"chunk_size": chunk_size})
     for bad, where in itertools.product((np.nan, np.inf, -np.inf, 1e30, -1e30), "kv"):
@@ -216,29 +209,28 @@ def test_what_is_hidden_has_no_effect(kind: str, chunk_size: int | None, d_v: in
             assert np.isnan(np.asarray(out)[sees]).all(), "a number that is seen and not finite must be seen"
 
 
-@WIDTHS
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("promotion", ["strict", "standard"])
-def test_the_largest_numbers_hidden(promotion: str, dtype: str, d_v: int):
+def test_the_largest_numbers_hidden(promotion: str, dtype: str):
     """Their products overflow, and zero times infinity is NaN: values and gradients must not see it."""
-    q, k, v, d_out = (a.astype(dtype) for a in inputs(5, 5, d_v, (2,)))
-    sees = oracles.visible((2,), 5, 5, causal=True)[..., 3]
-    d_out[sees] = 0
-    with jax.numpy_dtype_promotion(promotion):
-        clean_out, clean_grads = run(q, k, v, d_out, {"causal": True})
-        for spoilt in (k, v):
-            kept = spoilt.copy()
-            spoilt[:, 3] = jnp.finfo(dtype).max
-            out, grads = run(q, k, v, d_out, {"causal": True})
-            spoilt[:] = kept
-            np.testing.assert_array_equal(np.asarray(out)[~sees], np.asarray(clean_out)[~sees])
-            for name, got, expected in zip("qkv", grads, clean_grads, strict=True):
-                np.testing.assert_array_equal(got, expected, err_msg=f"gradient of {name}")
+    q, k, v, d_out = (a.astype(dtype) for a in inputs(5, 5, (2,)))
+    hidden = np.array([[True, True, True, False, True]] * 2)
+    for where, options in (("k", {"key_mask": hidden}), ("v", {"key_mask": hidden}), ("v", {"causal": True})):
+        sees = oracles.visible((2,), 5, 5, **options)[..., 3]
+        d_seen = np.where(sees[..., None], 0, d_out).astype(dtype)
+        options = jax.tree.map(_traced, options)
+        spoilt = {"k": k.copy(), "v": v.copy()}
+        spoilt[where][:, 3] = jnp.finfo(dtype).max
+        with jax.numpy_dtype_promotion(promotion):
+            clean_out, clean_grads = run(q, k, v, d_seen, options)
+            out, grads = run(q, spoilt["k"], spoilt["v"], d_seen, options)
+        np.testing.assert_array_equal(np.asarray(out)[~sees], np.asarray(clean_out)[~sees])
+        for name, got, expected in zip("qkv", grads, clean_grads, strict=True):
+            np.testing.assert_array_equal(got, expected, err_msg=f"{where}, {list(options)}: gradient of {name}")
 
 
-@WIDTHS
-def test_a_nan_query_is_its_own_affair(d_v: int):
-    q, k, v, d_out = inputs(4, 5, d_v)
+def test_a_nan_query_is_its_own_affair():
+    q, k, v, d_out = inputs(4, 5)
     clean, _ = run(q, k, v, d_out, {})
     q[:, :, 2, 1] = np.nan
     out, grads = run(q, k, v, d_out, {})
@@ -248,13 +240,11 @@ def test_a_nan_query_is_its_own_affair(d_v: int):
     assert all(np.isfinite(g).all() for g in (grads[0][:, :, np.array(rest)],))
 
 
-@WIDTHS
 @pytest.mark.parametrize("chunk_size", [None, 1])
-def test_rows_without_any_key(chunk_size: int | None, d_v: int):
+def test_rows_without_any_key(chunk_size: int | None):
     """Zeros, and gradients that are finite, also in weights that made queries, keys and values."""
     x = jnp.asarray(draw(2, 4, 5), jnp.float32)
-    W = [jnp.asarray(draw(n, 5, seed=n), jnp.float32) for n in (D, D + 1, d_v)]
-    W[1] = W[1][:D]
+    W = [jnp.asarray(draw(n, 5, seed=i), jnp.float32) for i, n in enumerate((D, D, D_V))]
     key_mask = jnp.array([[True, False, True, True], [False] * 4])
 
     def loss(W: list, x: Any, key_mask: Any) -> Any:
@@ -266,28 +256,26 @@ def test_rows_without_any_key(chunk_size: int | None, d_v: int):
     assert not np.asarray(out[1]).any() and not np.asarray(d_x[1]).any()
     first = jax.jit(jax.grad(lambda W: loss(W, x[:1], key_mask[:1])[0]))(W)
     for got, expected in zip(d_W, first, strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-5)  # the empty row adds nothing
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)  # the empty row adds nothing
 
 
-@WIDTHS
 @pytest.mark.parametrize(("batch", "T", "S"), [((2,), 0, 4), ((2,), 3, 0), ((2,), 0, 0), ((0,), 3, 4), ((2, 0), 3, 4)])
-def test_nothing_to_read(batch: tuple[int, ...], T: int, S: int, d_v: int):
+def test_nothing_to_read(batch: tuple[int, ...], T: int, S: int):
     for options in ({}, {"causal": True, "key_mask": jnp.ones((*batch, S), bool), "chunk_size": 2}):
-        out, grads = run(*inputs(T, S, d_v, batch), options)
-        np.testing.assert_array_equal(out, np.zeros((*batch, T, d_v)))
-        assert [g.shape for g in grads] == [(*batch, T, D), (*batch, S, D), (*batch, S, d_v)]
+        out, grads = run(*inputs(T, S, batch), options)
+        np.testing.assert_array_equal(out, np.zeros((*batch, T, D_V)))
+        assert [g.shape for g in grads] == [(*batch, T, D), (*batch, S, D), (*batch, S, D_V)]
         assert not any(np.asarray(g).any() for g in grads)
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------
 
 
-@WIDTHS
 @pytest.mark.parametrize("promotion", ["strict", "standard"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2)])
-def test_half_precision_with_large_scores(dtype: str, tolerance: float, promotion: str, d_v: int):
+def test_half_precision_with_large_scores(dtype: str, tolerance: float, promotion: str):
     """Scores in the hundreds, which half precision would round by a quarter and more; and sums of 300 shares."""
-    q, k, v, d_out = (a.astype(dtype) for a in inputs(3, 300, d_v, (2,)))
+    q, k, v, d_out = (a.astype(dtype) for a in inputs(3, 300, (2,)))
     q, k = q * q.dtype.type(12), k * k.dtype.type(12)
     scores = np.einsum("bqd,bkd->bqk", q.astype(np.float64), k.astype(np.float64)) / D**0.5
     assert np.abs(scores).max() > 300
@@ -295,7 +283,7 @@ def test_half_precision_with_large_scores(dtype: str, tolerance: float, promotio
         out, grads = run(*map(jnp.asarray, (q, k, v, d_out)), {})
     assert out.dtype == jnp.dtype(dtype) and {g.dtype for g in grads} == {jnp.dtype(dtype)}
     np.testing.assert_allclose(np.asarray(out, np.float64), oracles.attend(q, k, v, True), atol=tolerance)
-    flat = [a.astype(dtype) for a in inputs(3, 300, d_v, (2,))]
+    flat = [a.astype(dtype) for a in inputs(3, 300, (2,))]
     flat[0] *= 0  # all scores equal: the mean of 300 values
     with jax.numpy_dtype_promotion(promotion):
         mean, _ = run(*map(jnp.asarray, flat), {})
@@ -303,31 +291,30 @@ def test_half_precision_with_large_scores(dtype: str, tolerance: float, promotio
 
 
 def test_scores_of_hundreds_in_float32():
-    q, k, v, d_out = inputs(3, 5, D, (2,))
+    q, k, v, d_out = inputs(3, 5, (2,))
     against_numpy([q * 30, k * 30, v, d_out], {"causal": True}, 2e-3)  # gradients are as large as the factors
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
-@WIDTHS
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 6, 9])
-def test_chunks(chunk_size: int, d_v: int):
+def test_chunks(chunk_size: int):
     """Six queries: sizes that divide, that do not, one, all, and more than there are; and every kind of mask."""
     flags = {"key_mask": chance(0.7, 2, 1, 6, seed=1), "resets": chance(0.3, 2, 3, 6, seed=2)}
     for options in ({"causal": True, "window": 3} | flags, {"mask": chance(0.6, 2, 1, 6, 6)}, {"mask": chance(0.6, 1, 6)}):
-        against_numpy(inputs(6, 6, d_v), options | {"chunk_size": chunk_size})
+        against_numpy(inputs(6, 6), options | {"chunk_size": chunk_size})
 
 
 def test_chunks_keep_the_queries_aligned():
-    against_numpy(inputs(5, 7, D), {"causal": True, "window": 4, "chunk_size": 2})
-    against_numpy(inputs(7, 5, D), {"causal": True, "chunk_size": 3})
+    against_numpy(inputs(5, 7), {"causal": True, "window": 4, "chunk_size": 2})
+    against_numpy(inputs(7, 5), {"causal": True, "chunk_size": 3})
 
 
 def test_chunks_save_memory():
     """No array as large as queries times keys is left, forwards or backwards."""
     T = 64
-    q, k, v, d_out = (jnp.asarray(a) for a in inputs(T, T, D, ()))
+    q, k, v, d_out = (jnp.asarray(a) for a in inputs(T, T, ()))
 
     def largest(chunk_size: int | None) -> int:
         fun = lambda *qkv: jax.vjp(
@@ -389,14 +376,14 @@ def test_dropout_spares_causality_and_masks():
 
 
 def test_dropout_of_zero_draws_nothing():
-    q, k, v, _ = inputs(3, 4, D)
+    q, k, v, _ = inputs(3, 4)
     off = jax.make_jaxpr(lambda key: sqx.scaled_dot_product_attention(q, k, v, key=key))(KEY)
     on = jax.make_jaxpr(lambda key: sqx.scaled_dot_product_attention(q, k, v, dropout=0.1, key=key))(KEY)
     assert "random_bits" not in str(off) and "random_bits" in str(on)
 
 
 def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept():
-    q, k, v, d_out = inputs(4, 5, 7)
+    q, k, v, d_out = inputs(4, 5)
     identity = np.broadcast_to(np.eye(5, dtype=np.float32), (*BATCH, 5, 5))
     options = {"dropout": 0.4, "key": KEY}
     kept = np.asarray(sqx.scaled_dot_product_attention(q, k, identity, **options)) != 0
@@ -414,10 +401,9 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept():
 # ---- transformations -------------------------------------------------------------------------------------------------
 
 
-@WIDTHS
 @pytest.mark.parametrize("chunk_size", [None, 2])
-def test_vmap_and_gradients_of_rows(chunk_size: int | None, d_v: int):
-    arrays = inputs(4, 4, d_v, (3,))
+def test_vmap_and_gradients_of_rows(chunk_size: int | None):
+    arrays = inputs(4, 4, (3,))
     flags = {"mask": chance(0.7, 4, 4), "key_mask": chance(0.7, 3, 4), "resets": chance(0.3, 3, 4)}
     sees = oracles.visible((3,), 4, 4, **flags)
 
@@ -438,16 +424,15 @@ def test_vmap_and_gradients_of_rows(chunk_size: int | None, d_v: int):
 
 
 def test_an_axis_may_be_mapped_over_queries_alone():
-    q, k, v, _ = inputs(4, 5, 7, (3,))
+    q, k, v, _ = inputs(4, 5, (3,))
     out = jax.vmap(sqx.scaled_dot_product_attention, (0, None, None))(q, k[0], v[0])
     expected = oracles.attend(q, *(np.broadcast_to(a[:1], (3, *a.shape[1:])) for a in (k, v)), True)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-@WIDTHS
-def test_forward_mode_and_second_derivatives(d_v: int):
+def test_forward_mode_and_second_derivatives():
     with wide():
-        q, k, v, d_out = inputs(3, 3, d_v, (), np.float64)
+        q, k, v, d_out = inputs(3, 3, (), np.float64)
         loss = lambda q: jnp.sum(sqx.scaled_dot_product_attention(q, k, v, causal=True) * d_out)
         tangent = jnp.asarray(draw(3, D, seed=8))
         step = 1e-5

@@ -153,7 +153,7 @@ class MultiHeadCrossAttention(SequenceLayer):
             raise TypeError(f"{where} must be a Memory, as read gives, got {type(state).__name__}")
         if not state:
             return ()
-        shape = jnp.shape(state[0])
+        shape = getattr(state[0], "shape", ())
         number = shape[-2] if len(shape) > 1 else 0
         dtype = float_dtype(self.dtype if dtype is None else dtype, where)
         kv = jax.ShapeDtypeStruct((*batch, number, self.n_kv_heads * self.d_head), dtype)

@@ -108,10 +108,8 @@ def weights(
     if seen is None:
         return jax.nn.softmax(scores, -1)
     seen = jnp.broadcast_to(seen, scores.shape)
-    scores = jnp.where(seen, scores, jnp.finfo(wide).min)
-    share = jnp.where(seen, jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True))), 0)
-    total = share.sum(-1, keepdims=True)
-    return share / jnp.where(total > 0, total, 1)
+    # The outer selection is for queries that see nothing, and for the derivative, where a hidden value may overflow.
+    return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(wide).min), -1), 0)
 
 
 def _tidy(x: Array) -> tuple[Array, Array]:
@@ -132,17 +130,11 @@ def _attend(
     key: Array | None,
 ) -> Array:
     seen = visible.pairs()
-    if drop is not None or q.shape[-1] != v.shape[-1] or q.dtype == jnp.float64:
-        B, T, N, _ = q.shape
-        w = weights(q, k, seen, scale).astype(q.dtype)
-        w = w if drop is None else drop(w, key)
-        w = w.reshape(B, k.shape[2], N // k.shape[2], T, k.shape[1])
-        out = jnp.einsum("bkgts,bskd->btkgd", w, v).reshape(B, T, N, v.shape[3])
-    else:
-        dtype = q.dtype
-        if jnp.finfo(dtype).bits < 32 and jax.config.jax_numpy_dtype_promotion != "standard":
-            q, k, v = (a.astype(jnp.float32) for a in (q, k, v))  # its derivative mixes float32 and half precision
-        out = jax.nn.dot_product_attention(q, k, v, mask=seen, scale=scale).astype(dtype)
+    B, T, N, _ = q.shape
+    w = weights(q, k, seen, scale).astype(q.dtype)
+    w = w if drop is None else drop(w, key)
+    w = w.reshape(B, k.shape[2], N // k.shape[2], T, k.shape[1])
+    out = jnp.einsum("bkgts,bskd->btkgd", w, v).reshape(B, T, N, v.shape[3])
     if seen is None:
         tainted = bad_q | jnp.any(bad_k, 1, keepdims=True)
         return jnp.where(tainted[:, :, None, None], jnp.nan, out)

@@ -166,8 +166,8 @@ class MultiHeadSelfAttention(SequenceLayer):
         number = 0 if capacity is None else capacity
         if self.window is not None:
             make, number = RingKVCache, 1 << (self.window - 1).bit_length()
-        empty = jnp.zeros((*batch, number, self.n_kv_heads * self.d_head), dtype)
-        return make(empty, empty, jnp.zeros(batch, jnp.int32))
+        empty = lambda: jnp.zeros((*batch, number, self.n_kv_heads * self.d_head), dtype)
+        return make(empty(), empty(), jnp.zeros(batch, jnp.int32))  # two buffers, since both may be donated
 
     def init_cache(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> Any:
         """The same as [`init_state`][sequinox.MultiHeadSelfAttention.init_state], of a layer that streams."""
@@ -183,7 +183,7 @@ class MultiHeadSelfAttention(SequenceLayer):
             raise TypeError(f"{where} must be a {names}, as init_cache gives, got {type(state).__name__}")
         like = jax.eval_shape(lambda: self.init_state(batch, dtype))
         if self.window is None:
-            shape = jnp.shape(state.k)
+            shape = getattr(state.k, "shape", ())
             number = shape[-2] if len(shape) > 1 else 0
             kv = jax.ShapeDtypeStruct((*batch, number, self.n_kv_heads * self.d_head), like.k.dtype)
             like = type(state)(kv, kv, like.n)

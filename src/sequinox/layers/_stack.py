@@ -137,7 +137,7 @@ class Stack(SequenceLayer):
 
 
 class Remat(SequenceLayer):
-    """A layer whose insides are computed a second time for the derivative instead of being kept: less memory, more time.
+    """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
 
     Only `unroll` and `forward` are affected. What the layer reads and gives is kept.
 

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from .._layer import SequenceLayer
-from ..layers import Bidirectional, Sequential
+from ..layers import Bidirectional, Remat, Sequential
+from ._caches import WithFixedCaches
 from ._probe import STEP, Probe, Result, add
 
 
@@ -26,7 +28,7 @@ def modes(p: Probe) -> None:
         forward = p.run(how="forward", mask=np.ones((p.n_rows, T), bool), resets=np.zeros((p.n_rows, T), bool))
         for name in ("ys", "d_layer", "d_xs"):
             p.close(getattr(forward, name), getattr(from_start, name), f"forward against unroll: {name}")
-        p.identical(p.layer(p.xs), p.layer.forward(p.xs), "layer(xs) against layer.forward(xs)")
+        p.identical(*_called(p.layer, p.xs), "layer(xs) against layer.forward(xs)")
     if not p.layer.streams:
         _refuses_to_step(p)
         return
@@ -35,7 +37,7 @@ def modes(p: Probe) -> None:
         p.same_shapes(after, initial, "the state after step")
     if p.draws:
         return
-    p.close(p.layer.step(p.xs[:, 0]), p.layer.step(p.xs[:, 0], initial), "step from None and from the initial state")
+    p.close(*_stepped(p.layer, p.xs[:, 0], initial), "step from None and from the initial state")
     for pieces in ([STEP] * T, [T - 1, STEP]):
         p.close(p.chain(pieces), p.run(), f"without mask and resets, cut into {pieces}")
     cuts = [[c, T - c] for c in range(T + 1)]
@@ -47,6 +49,16 @@ def modes(p: Probe) -> None:
             expected = p.full(state=state, **flags)
             for pieces in cuts:
                 p.close(p.chain(pieces, state, **flags), expected, f"{what} from {start}, cut into {pieces}")
+
+
+@eqx.filter_jit
+def _called(layer: Any, xs: Any) -> Any:
+    return layer(xs), layer.forward(xs)
+
+
+@eqx.filter_jit
+def _stepped(layer: Any, x: Any, initial: PyTree) -> Any:
+    return layer.step(x), layer.step(x, initial)
 
 
 def _refuses_to_step(p: Probe) -> None:
@@ -149,6 +161,8 @@ def empty(p: Probe) -> None:
 
 def _pooled_last(layer: SequenceLayer) -> bool:
     """Whether the output is the pooled one itself, nothing coming behind it."""
+    if isinstance(layer, WithFixedCaches | Remat):
+        return _pooled_last(layer.layer)
     if isinstance(layer, Sequential):
         return layer.layers[-1].pools and _pooled_last(layer.layers[-1])
     if isinstance(layer, Bidirectional):
