@@ -284,6 +284,282 @@ def constructors() -> list[Case]:
     return cases
 
 
+def attention() -> list[Case]:
+    """The function, the layers, their caches and memories, positions."""
+    sdpa = "scaled_dot_product_attention"
+    attend = sqx.scaled_dot_product_attention
+    q, k, v = jnp.ones((2, 3, 4, 6)), jnp.ones((2, 3, 5, 6)), jnp.ones((2, 3, 5, 7))
+    same = (q, q, q)
+    cases: list[Case] = [
+        (f"{sdpa}: list", lambda: attend([[1.0]], k, v), TypeError, (sdpa, "q", "array", "list")),
+        (f"{sdpa}: integers", lambda: attend(q, k.astype(int), v), TypeError, (sdpa, "k", "floating", "int32")),
+        (f"{sdpa}: complex", lambda: attend(q, k, v.astype(jnp.complex64)), TypeError, (sdpa, "v", "complex64")),
+        (f"{sdpa}: rank", lambda: attend(q[0, 0, 0], k, v), ValueError, (sdpa, "q", "(*batch, time, width)", "(6,)")),
+        (f"{sdpa}: dtypes", lambda: attend(q, k.astype(jnp.float16), v), TypeError, (sdpa, "float32", "float16")),
+        (f"{sdpa}: no width", lambda: attend(q[..., :0], k[..., :0], v), ValueError, (sdpa, "width", "(2, 3, 4, 0)")),
+        (
+            f"{sdpa}: widths",
+            lambda: attend(q, k[..., :5], v),
+            ValueError,
+            (sdpa, "k must", "(2, 3, 4, 6)", "(2, 3, 5, 5)"),
+        ),
+        (f"{sdpa}: batch", lambda: attend(q, k[:1], v), ValueError, (sdpa, "k must", "(2, 3, 4, 6)", "(1, 3, 5, 6)")),
+        (f"{sdpa}: batch rank", lambda: attend(q, k[0], v), ValueError, (sdpa, "k must", "(3, 5, 6)")),
+        (
+            f"{sdpa}: values",
+            lambda: attend(q, k, v[:, :, :4]),
+            ValueError,
+            (sdpa, "v must", "(2, 3, 5, 6)", "(2, 3, 4, 7)"),
+        ),
+        (f"{sdpa}: mask of numbers", lambda: attend(q, k, v, jnp.ones((4, 5))), TypeError, (sdpa, "mask", "boolean")),
+        (f"{sdpa}: mask a list", lambda: attend(q, k, v, [[True]]), TypeError, (sdpa, "mask", "array", "list")),
+        (
+            f"{sdpa}: mask without heads",
+            lambda: attend(q, k, v, jnp.ones((2, 4, 5), bool)),
+            ValueError,
+            (sdpa, "mask", "(4, 5)", "(2, 3, 4, 5)", "(2, 4, 5)"),
+        ),
+        (f"{sdpa}: mask of keys", lambda: attend(q, k, v, jnp.ones(5, bool)), ValueError, (sdpa, "mask", "(5,)")),
+        (f"{sdpa}: mask turned", lambda: attend(q, k, v, jnp.ones((5, 4), bool)), ValueError, (sdpa, "mask", "(5, 4)")),
+        (
+            f"{sdpa}: key_mask",
+            lambda: attend(q, k, v, key_mask=jnp.ones((2, 5), bool)),
+            ValueError,
+            (sdpa, "key_mask", "(2, 3, 5)", "(2, 5)"),
+        ),
+        (
+            f"{sdpa}: key_mask floats",
+            lambda: attend(q, k, v, key_mask=v[..., 0]),
+            TypeError,
+            (sdpa, "key_mask", "bool"),
+        ),
+        (
+            f"{sdpa}: resets",
+            lambda: attend(q, k, v, resets=jnp.ones((2, 3, 5), bool)),
+            ValueError,
+            (sdpa, "resets", "as many queries as keys", "4", "5"),
+        ),
+        (
+            f"{sdpa}: resets' shape",
+            lambda: attend(*same, resets=jnp.ones((3, 4), bool)),
+            ValueError,
+            (sdpa, "resets", "(2, 3, 4)", "(3, 4)"),
+        ),
+        (f"{sdpa}: causal", lambda: attend(q, k, v, causal=1), TypeError, (sdpa, "causal", "True or False", "1")),
+        (f"{sdpa}: window 0", lambda: attend(q, k, v, window=0), ValueError, (sdpa, "window", "at least 1", "0")),
+        (f"{sdpa}: window float", lambda: attend(q, k, v, window=2.0), TypeError, (sdpa, "window", "integer", "2.0")),
+        (f"{sdpa}: scale", lambda: attend(q, k, v, scale=math.inf), ValueError, (sdpa, "scale", "finite")),
+        (f"{sdpa}: dropout 1", lambda: attend(q, k, v, dropout=1.0, key=KEY), ValueError, (sdpa, "dropout", "1.0")),
+        (f"{sdpa}: dropout -1", lambda: attend(q, k, v, dropout=-1.0, key=KEY), ValueError, (sdpa, "dropout", "-1.0")),
+        (
+            f"{sdpa}: dropout NaN",
+            lambda: attend(q, k, v, dropout=math.nan, key=KEY),
+            ValueError,
+            (sdpa, "dropout", "nan"),
+        ),
+        (f"{sdpa}: no key", lambda: attend(q, k, v, dropout=0.1), ValueError, (sdpa, "dropout", "key")),
+        (f"{sdpa}: wrong key", lambda: attend(q, k, v, dropout=0.1, key=3), TypeError, (sdpa, "key", "PRNG key", "3")),
+        (f"{sdpa}: chunk_size", lambda: attend(q, k, v, chunk_size=0), ValueError, (sdpa, "chunk_size", "at least 1")),
+    ]
+    for make in (sqx.MultiHeadSelfAttention, sqx.MultiHeadCrossAttention):
+        n = make.__name__
+        cases += [
+            (f"{n}: d_model", lambda m=make: m(0, 1, KEY), ValueError, (n, "d_model", "at least 1", "0")),
+            (f"{n}: d_model float", lambda m=make: m(6.0, 2, KEY), TypeError, (n, "d_model", "integer", "6.0")),
+            (f"{n}: n_heads", lambda m=make: m(6, -2, KEY), ValueError, (n, "n_heads", "-2")),
+            (
+                f"{n}: indivisible",
+                lambda m=make: m(6, 4, KEY),
+                ValueError,
+                (n, "d_model", "multiple", "n_heads", "6 and 4"),
+            ),
+            (f"{n}: kv heads", lambda m=make: m(6, 3, KEY, n_kv_heads=2), ValueError, (n, "n_kv_heads", "3 and 2")),
+            (
+                f"{n}: no kv heads",
+                lambda m=make: m(6, 3, KEY, n_kv_heads=0),
+                ValueError,
+                (n, "n_kv_heads", "at least 1"),
+            ),
+            (f"{n}: d_head", lambda m=make: m(6, 3, KEY, d_head=True), TypeError, (n, "d_head", "integer", "True")),
+            (f"{n}: key", lambda m=make: m(6, 3, 0), TypeError, (n, "key", "PRNG key", "0")),
+            (
+                f"{n}: dropout",
+                lambda m=make: m(6, 3, KEY, dropout=1.0),
+                ValueError,
+                (n, "dropout", "less than 1", "1.0"),
+            ),
+            (f"{n}: dropout NaN", lambda m=make: m(6, 3, KEY, dropout=math.nan), ValueError, (n, "dropout", "nan")),
+            (
+                f"{n}: dropout text",
+                lambda m=make: m(6, 3, KEY, dropout="0.1"),
+                TypeError,
+                (n, "dropout", "number", "0.1"),
+            ),
+            (f"{n}: use_bias", lambda m=make: m(6, 3, KEY, use_bias=1), TypeError, (n, "use_bias", "True or False")),
+            (
+                f"{n}: chunk_size",
+                lambda m=make: m(6, 3, KEY, chunk_size=0),
+                ValueError,
+                (n, "chunk_size", "at least 1"),
+            ),
+            (f"{n}: initializer", lambda m=make: m(6, 3, KEY, initializer="he"), TypeError, (n, "initializer", "'he'")),
+            (f"{n}: dtype", lambda m=make: m(6, 3, KEY, dtype=int), TypeError, (n, "dtype", "floating", "int")),
+        ]
+    mhsa = sqx.MultiHeadSelfAttention
+    causal, ring = mhsa(3, 1, KEY, causal=True), mhsa(3, 1, KEY, causal=True, window=3)
+    whole, n = mhsa(3, 1, KEY), "MultiHeadSelfAttention"
+    cache = causal.init_cache(4, capacity=2)
+    full = causal.unroll(XS[:, :2], cache)[1]
+    cases += [
+        (f"{n}: causal", lambda: mhsa(6, 2, KEY, "yes"), TypeError, (n, "causal", "True or False", "'yes'")),
+        (f"{n}: window", lambda: mhsa(6, 2, KEY, window=0), ValueError, (n, "window", "at least 1", "0")),
+        (f"{n}: rotary", lambda: mhsa(6, 3, KEY, rotary=True), TypeError, (n, "rotary", "Rotary()", "True")),
+        (
+            f"{n}: rotary odd",
+            lambda: mhsa(6, 2, KEY, rotary=sqx.Rotary()),
+            ValueError,
+            (n, "rotary", "even", "d_head 3"),
+        ),
+        (f"{n}: step", lambda: whole.step(X), TypeError, (f"{n}.step", "does not stream", "causal=True")),
+        (
+            f"{n}: width",
+            lambda: causal(jnp.ones((4, 5, 2))),
+            ValueError,
+            (f"{n}.forward", "(*batch, time, 3)", "(4, 5, 2)"),
+        ),
+        (f"{n}: mask", lambda: causal(XS, mask=MASK[:, :4]), ValueError, ("mask", "(4, 5)", "(4, 4)")),
+        (f"{n}: no key", lambda: mhsa(3, 1, KEY, dropout=0.5)(XS), ValueError, ("key", "inference_mode")),
+        (
+            f"{n}: no cache",
+            lambda: whole.init_cache(),
+            TypeError,
+            (f"{n}.init_cache", "does not stream", "causal=True"),
+        ),
+        (f"{n}: capacity", lambda: causal.init_cache(capacity=0), ValueError, ("capacity", "at least 1", "0")),
+        (f"{n}: capacity float", lambda: causal.init_cache(capacity=8.0), TypeError, ("capacity", "integer", "8.0")),
+        (f"{n}: batch", lambda: causal.init_cache(-1, capacity=3), ValueError, ("batch", "negative", "-1")),
+        (f"{n}: ring's capacity", lambda: ring.init_cache(capacity=8), ValueError, ("capacity", "window=3", "ring")),
+        (
+            f"{n}: state a tuple",
+            lambda: causal.step(X, tuple(cache)),
+            TypeError,
+            ("state", "KVCache", "init_cache", "tuple"),
+        ),
+        (f"{n}: state of a ring", lambda: causal.step(X, ring.init_cache(4)), TypeError, ("state", "got RingKVCache")),
+        (f"{n}: no ring", lambda: ring.step(X, cache), TypeError, ("state", "must be a RingKVCache", "got KVCache")),
+        (f"{n}: state's batch", lambda: causal.step(X[:3], cache), ValueError, ("state.k", "(3, 2, 3)", "(4, 2, 3)")),
+        (f"{n}: state of none", lambda: whole.unroll(XS, cache), ValueError, ("state", "tuple of 0", "3 entries")),
+        (
+            f"{n}: None in it",
+            lambda: causal.step(X, cache._replace(k=None)),
+            TypeError,
+            ("state.k", "array", "NoneType"),
+        ),
+        (f"{n}: full", lambda: causal.step(X, full), ValueError, ("full", "2 slots", "capacity")),
+        (f"{n}: full at once", lambda: causal.unroll(XS, cache), ValueError, ("full", "2 slots", "5 samples")),
+        (
+            f"{n}: weights",
+            lambda: whole.attention_weights(XS[..., :2]),
+            ValueError,
+            (f"{n}.attention_weights", "(4, 5, 2)"),
+        ),
+        (
+            "with_capacity: smaller",
+            lambda: sqx.with_capacity(cache, 1),
+            ValueError,
+            ("with_capacity", "2 slots", "got 1"),
+        ),
+        ("with_capacity: float", lambda: sqx.with_capacity(cache, 4.0), TypeError, ("capacity", "integer", "4.0")),
+        ("with_capacity: zero", lambda: sqx.with_capacity(cache, 0), ValueError, ("capacity", "at least 1", "0")),
+    ]
+    n = "MultiHeadCrossAttention"
+    cross = sqx.MultiHeadCrossAttention(3, 1, KEY, d_memory=2)
+    places = jnp.ones((4, 6, 2))
+    memory = cross.read(places)
+    cases += [
+        (
+            f"{n}: d_memory",
+            lambda: sqx.MultiHeadCrossAttention(6, 2, KEY, d_memory=0),
+            ValueError,
+            (n, "d_memory", "0"),
+        ),
+        (f"{n}: no memory", lambda: cross(XS), ValueError, (n, "no memory", "layer.read(memory)")),
+        (f"{n}: no memory in a step", lambda: cross.step(X), ValueError, (n, "no memory", "layer.read(memory)")),
+        (f"{n}: memory a list", lambda: cross.read([[1.0, 2.0]]), TypeError, (f"{n}.read", "memory", "array", "list")),
+        (f"{n}: memory's width", lambda: cross.read(XS), ValueError, (f"{n}.read", "(*batch, places, 2)", "(4, 5, 3)")),
+        (
+            f"{n}: memory's rank",
+            lambda: cross.read(places[0, 0]),
+            ValueError,
+            (f"{n}.read", "(*batch, places, 2)", "(2,)"),
+        ),
+        (f"{n}: memory's dtype", lambda: cross.read(places.astype(int)), TypeError, (f"{n}.read", "int32", "float32")),
+        (
+            f"{n}: memory's mask",
+            lambda: cross.read(places, mask=jnp.ones((4, 5), bool)),
+            ValueError,
+            (f"{n}.read", "mask", "(4, 6)", "(4, 5)"),
+        ),
+        (f"{n}: raw memory", lambda: cross.unroll(XS, places), TypeError, ("state", "Memory", "read")),
+        (f"{n}: a cache", lambda: cross.unroll(XS, cache), TypeError, ("state", "Memory(k, v, real)", "KVCache")),
+        (
+            f"{n}: memory's batch",
+            lambda: cross.unroll(XS[:3], memory),
+            ValueError,
+            ("state.k", "(3, 6, 3)", "(4, 6, 3)"),
+        ),
+        (f"{n}: None in it", lambda: cross.step(X, (None, None, None)), TypeError, ("state.k", "array", "NoneType")),
+        (f"{n}: batch", lambda: cross.init_state(-1), ValueError, (f"{n}.init_state", "batch", "-1")),
+        (f"{n}: weights", lambda: cross.attention_weights(XS, ()), ValueError, (n, "no memory")),
+        ("GatedFusion: width", lambda: sqx.GatedFusion(3, 0, 4, KEY), ValueError, ("GatedFusion", "n_b", "at least 1")),
+        ("GatedFusion: key", lambda: sqx.GatedFusion(3, 2, 4, 1), TypeError, ("GatedFusion", "key", "PRNG key")),
+        (
+            "GatedFusion: one signal",
+            lambda: sqx.GatedFusion(3, 2, 4, KEY)(XS),
+            ValueError,
+            ("GatedFusion.forward", "5", "(4, 5, 3)"),
+        ),
+        ("Rotary: base", lambda: sqx.Rotary(1.0), ValueError, ("Rotary", "base", "greater than 1", "1.0")),
+        ("Rotary: base NaN", lambda: sqx.Rotary(math.nan), ValueError, ("Rotary", "base", "finite")),
+        ("Rotary: base text", lambda: sqx.Rotary("10000"), TypeError, ("Rotary", "base", "number")),
+        (
+            "Rotary: interleaved",
+            lambda: sqx.Rotary(interleaved=0),
+            TypeError,
+            ("Rotary", "interleaved", "True or False"),
+        ),
+        ("Rotary: odd", lambda: sqx.Rotary()(jnp.ones((4, 1, 3)), jnp.arange(4)), ValueError, ("Rotary", "even", "3")),
+        ("AddPositions: n_in", lambda: sqx.AddPositions(0), ValueError, ("AddPositions", "n_in", "at least 1")),
+        ("AddPositions: max_len", lambda: sqx.AddPositions(max_len=2.5), TypeError, ("AddPositions", "max_len", "2.5")),
+        ("AddPositions: too long", lambda: sqx.AddPositions(3, 4)(XS), ValueError, ("AddPositions", "max_len=4")),
+        (
+            "AddPositions: state",
+            lambda: sqx.AddPositions(3).step(X, jnp.zeros(4)),
+            TypeError,
+            ("AddPositions.step", "state", "int32", "float32"),
+        ),
+        (
+            "AddLearnedPositions: max_len",
+            lambda: sqx.AddLearnedPositions(3, 0, KEY),
+            ValueError,
+            ("max_len", "at least 1"),
+        ),
+        (
+            "AddLearnedPositions: key",
+            lambda: sqx.AddLearnedPositions(3, 4, None),
+            TypeError,
+            ("key", "PRNG key", "None"),
+        ),
+        (
+            "AddLearnedPositions: too long",
+            lambda: sqx.AddLearnedPositions(3, 4, KEY)(XS),
+            ValueError,
+            ("AddLearnedPositions", "max_len=4"),
+        ),
+    ]
+    return cases
+
+
 def training() -> list[Case]:
     """Ragged batches, losses, clipping, data, checkpoints, the loop."""
     logits, labels = jnp.zeros((4, 3)), jnp.zeros(4, int)
@@ -344,6 +620,60 @@ def training() -> list[Case]:
     ]
 
 
+def generation() -> list[Case]:
+    """Continuing tokens."""
+    k1, k2 = jax.random.split(KEY)
+    model = sqx.Sequential([eqx.nn.Embedding(9, 3, key=k1), sqx.Dense(3, 9, k2)])
+    both = sqx.Bidirectional(sqx.GRU(3, 4, k1), sqx.GRU(3, 4, k2))
+    later = sqx.Sequential([eqx.nn.Embedding(9, 3, key=k1), both])
+    pooled = sqx.Sequential([eqx.nn.Embedding(9, 3, key=k1), sqx.LastStep()])
+    attention = sqx.Sequential([eqx.nn.Embedding(9, 4, key=k1), sqx.MultiHeadSelfAttention(4, 2, k2, causal=True)])
+    prompt, mask = jnp.ones((4, 5), int), jnp.ones((4, 5), bool)
+    go = lambda prompt=prompt, n_new=2, model=model, **kw: sqx.generate(model, prompt, n_new, **kw)
+    return [
+        ("generate: no layer", lambda: go(model=jnp.tanh), TypeError, ("generate", "model", "sequence layer")),
+        ("generate: does not stream", lambda: go(model=later), TypeError, ("generate", "does not stream")),
+        ("generate: vectors", lambda: go(model=GRU), TypeError, ("generate", "model", "integer tokens")),
+        ("generate: pools", lambda: go(model=pooled), TypeError, ("generate", "model", "pools")),
+        ("generate: prompt of floats", lambda: go(prompt * 1.0), TypeError, ("generate", "prompt", "float32")),
+        ("generate: prompt a list", lambda: go([1, 2]), TypeError, ("generate", "prompt", "array", "list")),
+        ("generate: prompt a token", lambda: go(jnp.array(1)), ValueError, ("prompt", "(*batch, time)", "()")),
+        ("generate: empty prompt", lambda: go(prompt[:, :0]), ValueError, ("prompt", "at least one", "(4, 0)")),
+        ("generate: token too large", lambda: go(prompt * 9), ValueError, ("prompt", "less than 9")),
+        ("generate: token negative", lambda: go(-prompt), ValueError, ("prompt", "at least 0")),
+        ("generate: mask shape", lambda: go(mask=mask[:3]), ValueError, ("generate", "mask", "(4, 5)", "(3, 5)")),
+        ("generate: mask dtype", lambda: go(mask=prompt), TypeError, ("generate", "mask", "bool", "int32")),
+        ("generate: row without tokens", lambda: go(mask=mask.at[2].set(False)), ValueError, ("mask", "every row")),
+        ("generate: n_new 0", lambda: go(n_new=0), ValueError, ("generate", "n_new", "at least 1", "0")),
+        ("generate: n_new float", lambda: go(n_new=2.0), TypeError, ("generate", "n_new", "integer", "2.0")),
+        ("generate: no key", lambda: go(temperature=1.0), ValueError, ("generate", "temperature", "key")),
+        ("generate: key", lambda: go(temperature=1.0, key=3), TypeError, ("generate", "key", "PRNG key", "3")),
+        ("generate: cold", lambda: go(temperature=-1, key=KEY), ValueError, ("temperature", "at least 0", "-1")),
+        ("generate: NaN", lambda: go(temperature=math.nan, key=KEY), ValueError, ("temperature", "finite", "nan")),
+        ("generate: text", lambda: go(temperature="hot", key=KEY), TypeError, ("temperature", "number", "'hot'")),
+        ("generate: temperatures", lambda: go(temperature=jnp.ones(4), key=KEY), TypeError, ("temperature", "(4,)")),
+        ("generate: top_k", lambda: go(top_k=0), ValueError, ("generate", "top_k", "at least 1", "0")),
+        ("generate: top_p 0", lambda: go(top_p=0.0), ValueError, ("generate", "top_p", "greater than 0", "0.0")),
+        ("generate: top_p 2", lambda: go(top_p=jnp.array(2.0)), ValueError, ("generate", "top_p", "at most 1", "2.0")),
+        ("generate: stop", lambda: go(stop=9), ValueError, ("generate", "stop", "less than 9", "9")),
+        ("generate: stop float", lambda: go(stop=1.0), TypeError, ("generate", "stop", "integer", "1.0")),
+        ("generate: pad", lambda: go(pad=-1), ValueError, ("generate", "pad", "at least 0", "-1")),
+        ("generate: n_beams", lambda: go(n_beams=0), ValueError, ("generate", "n_beams", "at least 1", "0")),
+        ("generate: warm beams", lambda: go(n_beams=2, temperature=1.0), ValueError, ("n_beams", "temperature")),
+        ("generate: beams, top_k", lambda: go(n_beams=2, top_k=3), ValueError, ("n_beams", "top_k")),
+        ("generate: penalty", lambda: go(length_penalty=1.0), ValueError, ("length_penalty", "n_beams")),
+        ("generate: penalty text", lambda: go(n_beams=2, length_penalty="1"), TypeError, ("length_penalty", "'1'")),
+        ("generate: state", lambda: go(model=attention, state=((), ())), TypeError, ("generate", "state", "KVCache")),
+        (
+            "generate: state of another batch",
+            lambda: go(model=attention, state=attention.init_state(3)),
+            ValueError,
+            ("generate", "state", "(4, 0, 4)", "(3, 0, 4)"),
+        ),
+        ("Stream: capacity", lambda: sqx.Stream(attention, capacity=0), ValueError, ("Stream", "capacity", "0")),
+    ]
+
+
 def no_checkpoint() -> None:
     with tempfile.TemporaryDirectory() as directory, train.Checkpoints(directory) as checkpoints:
         checkpoints.restore(GRADS)
@@ -361,7 +691,7 @@ def other_model() -> None:
 
 
 def cases() -> list[Case]:
-    return contract() + constructors() + training()
+    return contract() + constructors() + attention() + training() + generation()
 
 
 def main() -> None:

@@ -57,3 +57,96 @@ def test_refuses_what_does_not_stream():
     with pytest.raises(TypeError) as step_error:
         both.step(jnp.ones(3))
     assert str(stream_error.value).split(": ", 1)[1] == str(step_error.value).split(": ", 1)[1]
+
+
+# ---- caches ----------------------------------------------------------------------------------------------------------
+
+
+def decoder(**options) -> sqx.Sequential:
+    k1, k2 = jax.random.split(jax.random.key(0))
+    attention = sqx.MultiHeadSelfAttention(4, 2, k1, causal=True, **options)
+    return sqx.Sequential([sqx.AddPositions(4), attention, sqx.Dropout(0.5), sqx.Dense(4, 2, k2)])
+
+
+def slots(stream: sqx.Stream) -> int:
+    return stream.state[1].k.shape[-2]
+
+
+def test_growing_caches_double():
+    model, sizes = decoder(), set()
+    xs = jax.random.normal(jax.random.key(1), (40, 4))
+    stream = sqx.Stream(model)
+    assert isinstance(stream.state[1], sqx.KVCache)
+    ys = []
+    for x in xs:
+        ys.append(stream(x))
+        sizes.add(slots(stream))
+    np.testing.assert_allclose(jnp.stack(ys), eqx.nn.inference_mode(model)(xs), atol=1e-5)
+    assert sizes == {16, 32, 64}
+    compiled = stream._step_in_place._cache_size()
+    assert compiled == 3
+    stream.reset()
+    assert slots(stream) == 16
+    np.testing.assert_allclose(jnp.stack([stream(x) for x in xs]), jnp.stack(ys), atol=1e-5)
+    assert stream._step_in_place._cache_size() == compiled
+
+
+def test_capacity_to_begin_with():
+    stream = sqx.Stream(decoder(), 2, capacity=3)
+    sizes = []
+    for _ in range(7):
+        stream(jnp.ones((2, 4)))
+        sizes.append(slots(stream))
+    assert sizes == [3, 3, 3, 6, 6, 6, 12]
+    sqx.Stream(net(), capacity=3)(jnp.ones(3))  # has no caches
+    with pytest.raises(ValueError, match="Stream: capacity must be at least 1, got 0"):
+        sqx.Stream(decoder(), capacity=0)
+
+
+def test_samples_that_leave_the_caches_take_no_room():
+    xs = jax.random.normal(jax.random.key(1), (2, 12, 4))
+    mask = jnp.array([[True, False] * 6, [True] * 12])
+    resets = jnp.zeros((2, 12), bool).at[1, 3::3].set(True)
+    model, stream = decoder(), sqx.Stream(decoder(), 2, capacity=4)
+    ys = [stream(xs[:, t], mask=mask[:, t], resets=resets[:, t]) for t in range(8)]
+    assert slots(stream) == 4
+    ys += [stream(xs[:, t], mask=mask[:, t], resets=resets[:, t]) for t in range(8, 12)]
+    assert slots(stream) == 8
+    expected = eqx.nn.inference_mode(model)(xs, mask=mask, resets=resets)
+    np.testing.assert_allclose(jnp.stack(ys, 1), expected, atol=1e-5)
+
+
+def test_a_state_with_caches_can_be_kept_and_assigned():
+    xs = jax.random.normal(jax.random.key(1), (30, 4))
+    stream = sqx.Stream(decoder())
+    for x in xs[:10]:
+        stream(x)
+    kept = stream.state
+    after = jnp.stack([stream(x) for x in xs[10:]])
+    assert int(kept[1].n) == 10  # not overwritten by the steps that came after
+    stream.state = kept
+    np.testing.assert_allclose(jnp.stack([stream(x) for x in xs[10:]]), after, atol=1e-5)
+    again = sqx.Stream(decoder(), state=kept, capacity=11)  # with a capacity it may grow
+    np.testing.assert_allclose(jnp.stack([again(x) for x in xs[10:]]), after, atol=1e-5)
+    _, grown = eqx.nn.inference_mode(decoder()).unroll(xs[:10])
+    given = sqx.Stream(decoder(), state=grown)
+    np.testing.assert_allclose(jnp.stack([given(x) for x in xs[10:]]), after, atol=1e-5)
+    given.reset()
+    np.testing.assert_allclose(given(xs[10]), after[0], atol=1e-5)
+
+
+def test_a_cache_of_fixed_size_keeps_it():
+    model = decoder()
+    stream = sqx.Stream(model, state=sqx.with_capacity(model.init_state(), 3))
+    for _ in range(3):
+        stream(jnp.ones(4))
+    with pytest.raises(Exception, match="the cache is full: it has 3 slots"):
+        jax.block_until_ready(stream(jnp.ones(4)))
+
+
+def test_a_ring_takes_no_room():
+    model, xs = decoder(window=3), jax.random.normal(jax.random.key(1), (20, 4))
+    stream = sqx.Stream(model)
+    ys = jnp.stack([stream(x) for x in xs])
+    assert slots(stream) == 4
+    np.testing.assert_allclose(ys, eqx.nn.inference_mode(model)(xs), atol=1e-5)

@@ -16,6 +16,7 @@ from ._types import PRNGKey, State
 from .attention import GrowingKVCache, KVCache, with_capacity
 from .attention._cache import grows, is_cache
 from .layers import PerSample, Sequential
+from .models import EncoderDecoder, TiedReadout
 
 
 class Generated(NamedTuple):
@@ -109,8 +110,8 @@ def generate(
     n_tokens = _check_model(model, who)
     prompt, batch = model._check_samples(prompt, who, "prompt", time=True)
     mask = check_flags(mask, prompt.shape, who, "mask")
-    n_new, pad = size(n_new, who, "n_new"), _token(pad, n_tokens, who, "pad")
-    stop = None if stop is None else _token(stop, n_tokens, who, "stop")
+    n_new, fill = size(n_new, who, "n_new"), _token(pad, n_tokens, who, "pad")
+    end = None if stop is None else _token(stop, n_tokens, who, "stop")
     prompt = _check_prompt(model, prompt, mask, who)
     model = eqx.nn.inference_mode(model)
     if state is not None:
@@ -128,13 +129,13 @@ def generate(
         if not greedy and key is None:
             raise ValueError(f"{who}: a temperature other than 0 needs a key")
         draw = _Draw(None, None, None, None) if greedy else _Draw(key, temperature, top_k, top_p)
-        found, bad = _sample(model, prompt, mask, state, draw, n_new, stop, pad)
+        found, bad = _sample(model, prompt, mask, state, draw, n_new, end, fill)
     else:
         n_beams = size(n_beams, who, "n_beams")
         if not greedy or top_k is not None or top_p is not None:
             raise ValueError(f"{who}: n_beams takes no temperature, top_k or top_p: beam search draws nothing")
         length_penalty = _real(length_penalty, lambda v: v == v, who, "length_penalty", "a number")
-        found, bad = _search(model, prompt, mask, state, length_penalty, n_new, n_beams, stop, pad)
+        found, bad = _search(model, prompt, mask, state, length_penalty, n_new, n_beams, end, fill)
     return raise_if(found, bad, f"{who}: the model's logits are NaN or infinite (a token it does not know gives NaN)")
 
 
@@ -174,18 +175,19 @@ def _check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: 
 
 def _n_known(model: Any) -> int | None:
     """How many tokens the embedding in front has, if it can be told."""
-    while isinstance(model, Sequential):
-        model = model.layers[0]
+    while isinstance(model, Sequential | EncoderDecoder | TiedReadout):
+        is_list = isinstance(model, Sequential)
+        model = model.layers[0] if is_list else model.decoder if isinstance(model, EncoderDecoder) else model.embedding
     known = isinstance(model, PerSample) and isinstance(model.function, eqx.nn.Embedding)
     return model.function.num_embeddings if known else None
 
 
-def _token(value: Any, n_tokens: int, who: str, name: str) -> int:
+def _token(value: Any, n_tokens: int, who: str, name: str) -> Int[Array, ""]:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{who}: {name} must be an integer, got {value!r}")
     if not 0 <= value < n_tokens:
         raise ValueError(f"{who}: {name} must be a token, at least 0 and less than {n_tokens}, got {value}")
-    return int(value)
+    return jnp.asarray(value, jnp.int32)
 
 
 def _real(value: Any, holds: Callable[[Any], Any], who: str, name: str, expected: str) -> Array:
@@ -265,8 +267,8 @@ def _read_prompt(
 
 def _log_softmax(logits: Array) -> tuple[Array, Array]:
     """Log-probabilities in float32 at least, and where there are none: NaN, or an infinite logit."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    log_p = jax.nn.log_softmax(wide)
+    wide = logits.dtype if jnp.finfo(logits.dtype).bits >= 32 else jnp.float32
+    log_p = jax.nn.log_softmax(logits.astype(wide))
     return log_p, jnp.any(jnp.isnan(log_p), -1)
 
 
@@ -326,8 +328,8 @@ def _sample(
     state: State,
     draw: _Draw,
     n_new: int,
-    stop: int | None,
-    pad: int,
+    stop: Array | None,
+    pad: Array,
 ) -> tuple[Generated, Bool[Array, ""]]:
     """The new tokens, and whether logits were NaN."""
 
@@ -337,7 +339,7 @@ def _sample(
         token = draw(log_p, t)
         gain = jnp.take_along_axis(log_p, jnp.expand_dims(token, -1), -1)[..., 0]
         found = Generated(
-            tokens.at[..., t].set(jnp.where(done, jnp.full_like(token, pad), token)),
+            tokens.at[..., t].set(jnp.where(done, pad, token)),
             jnp.where(done, lengths, t + 1),
             jnp.where(done, log_probs, log_probs + gain),
         )
@@ -393,8 +395,8 @@ def _search(
     length_penalty: Array,
     n_new: int,
     n_beams: int,
-    stop: int | None,
-    pad: int,
+    stop: Array | None,
+    pad: Array,
 ) -> tuple[Generated, Bool[Array, ""]]:
     """The best hypothesis of each row, and whether logits were NaN."""
     batch = prompt.shape[:-1]

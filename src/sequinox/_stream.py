@@ -1,13 +1,19 @@
 """Running a layer sample by sample, with its state kept for the caller."""
 
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from ._checks import size
 from ._layer import SequenceLayer, require_streaming
 from ._types import BatchShape, State
+from .attention import GrowingKVCache, KVCache, with_capacity
+from .attention._cache import grows, is_cache
 
 
 class Stream:
@@ -18,6 +24,10 @@ class Stream:
     `jax.config.update("jax_cpu_enable_async_dispatch", False)` at the start of the program spares small steps a change
     of thread that takes longer than they do. Inside `jit`, `scan` or a training loop use the layer's own `step` and
     `unroll`.
+
+    Caches that grow with every sample would have every step compiled anew. A stream keeps them as caches of fixed size,
+    and doubles that when one is full: a stream of any length compiles a few times. A cache of fixed size in a given
+    state keeps its size, unless `capacity` is given, and one sample too many is an error.
 
     ??? example
 
@@ -33,15 +43,16 @@ class Stream:
         ```
     """
 
-    state: State
-    """The state after the last sample: a PyTree that may be read, kept, and assigned."""
-
-    def __init__(self, layer: SequenceLayer, batch: BatchShape = (), *, state: State = None):
+    def __init__(
+        self, layer: SequenceLayer, batch: BatchShape = (), *, state: State = None, capacity: int | None = None
+    ):
         """
         Arguments:
             layer: any layer that streams. Dropout is switched off (`equinox.nn.inference_mode`).
             batch: the batch axes of a sample, an integer or a tuple; `()` for a single stream.
             state: the state to start from; default (None): `init_state`.
+            capacity: number of samples for which growing caches have room at first; default 16. Give the length of the
+                stream, where it is known, to compile once. If it is given, caches of fixed size grow as well.
 
         Raises:
             TypeError: if it is no sequence layer, or one that does not stream.
@@ -51,9 +62,40 @@ class Stream:
             raise TypeError(f"Stream: layer must be a sequence layer, got {type(layer).__name__}")
         require_streaming(layer, "Stream")
         self._layer = eqx.nn.inference_mode(layer)
-        self._step = jax.jit(lambda x, state, mask, resets: self._layer.step(x, state, mask=mask, resets=resets))
-        self._start = self._layer.init_state(batch) if state is None else state
-        self.state = self._start
+        step = lambda x, state, mask, resets: self._layer.step(x, state, mask=mask, resets=resets)
+        self._step, self._step_in_place = jax.jit(step), jax.jit(step, donate_argnums=1)
+        self._grows = capacity is not None
+        self._capacity = 16 if capacity is None else size(capacity, "Stream", "capacity")
+        self.state = self._layer.init_state(batch) if state is None else state
+        self._start = self._state
+
+    @property
+    def state(self) -> State:
+        """The state after the last sample: a PyTree that may be read, kept, and assigned.
+
+        Growing caches are of fixed size in it.
+        """
+        self._shared = True
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._grows = self._grows or grows(state)
+        self._state, self._shared = state, True
+        self._room = math.inf  # samples for which the caches have room for sure
+        if self._grows and _caches(state):
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Larger caches, where they are full."""
+        caches = _caches(self._state)
+        used = max(int(np.max(cache.n, initial=0)) for cache in caches)
+        capacity = max(self._capacity, *(cache.k.shape[-2] for cache in caches))
+        while capacity <= used:
+            capacity *= 2
+        if grows(self._state) or any(cache.k.shape[-2] < capacity for cache in caches):
+            self._state = with_capacity(self._state, capacity)
+        self._room = capacity - used
 
     def __call__(self, x: Any, *, mask: Any = None, resets: Any = None) -> Array:
         """Reads one sample.
@@ -66,9 +108,23 @@ class Stream:
         Returns:
             The output `"*batch n_out"`.
         """
-        y, self.state = self._step(x, self.state, mask, resets)
+        if self._room == math.inf:
+            y, self._state = self._step(x, self._state, mask, resets)
+            return y
+        if self._room == 0:
+            self._make_room()
+        if self._shared:  # the caller may keep it, and the step overwrites it
+            self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
+        y, self._state = self._step_in_place(x, self._state, mask, resets)
+        self._room -= 1
         return y
 
     def reset(self) -> None:
         """Back to the state before the first sample."""
         self.state = self._start
+
+
+def _caches(state: State) -> list[KVCache | GrowingKVCache]:
+    """The caches in a state that can be full."""
+    leaves = jax.tree.leaves(state, is_leaf=is_cache)
+    return [leaf for leaf in leaves if isinstance(leaf, KVCache | GrowingKVCache)]

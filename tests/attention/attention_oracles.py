@@ -21,7 +21,7 @@ def visible(
     key_mask: Any = None,
     resets: Any = None,
 ) -> np.ndarray:
-    """Who sees whom, `(*batch, T, S)`: one question after another, pair by pair. The last query stands at the last key."""
+    """Who sees whom, `(*batch, T, S)`, pair by pair; the last query stands at the last key."""
     sees = np.ones((*batch, T, S), bool)
     for place in np.ndindex(*sees.shape):
         *b, t, s = place
@@ -83,7 +83,9 @@ def turned(x: Any, position: int, base: float, interleaved: bool) -> np.ndarray:
     """Rotary positions as a product of complex numbers: pair `i` of a vector, turned by `position * base^(-2i/d)`."""
     x = np.asarray(x, np.float64)
     d = x.shape[-1]
-    first, second = (np.arange(0, d, 2), np.arange(1, d, 2)) if interleaved else (np.arange(d // 2), np.arange(d // 2, d))
+    first, second = (
+        (np.arange(0, d, 2), np.arange(1, d, 2)) if interleaved else (np.arange(d // 2), np.arange(d // 2, d))
+    )
     z = (x[..., first] + 1j * x[..., second]) * np.exp(1j * position * base ** (-2 * np.arange(d // 2) / d))
     out = np.empty_like(x)
     out[..., first], out[..., second] = z.real, z.imag
@@ -97,7 +99,12 @@ class Row:
     """One row of causal self-attention: a list of the keys and values of its real samples since the last reset."""
 
     def __init__(self, w: Arrays, n_heads: int, n_kv_heads: int, window: int | None = None, rotary: Any = None):
-        self.w, self.heads, self.kv_heads, self.window = {n: np.asarray(a, np.float64) for n, a in w.items()}, n_heads, n_kv_heads, window
+        self.w, self.heads, self.kv_heads, self.window = (
+            {n: np.asarray(a, np.float64) for n, a in w.items()},
+            n_heads,
+            n_kv_heads,
+            window,
+        )
         self.turn = (lambda x, n: x) if rotary is None else lambda x, n: turned(x, n, rotary.base, rotary.interleaved)
         self.kept: list[tuple[np.ndarray, np.ndarray]] = []
 

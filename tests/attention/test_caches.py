@@ -1,4 +1,4 @@
-"""The caches of causal attention: streams, chunks, capacity, rings that run for ever; against NumPy lists of samples."""
+"""Caches of causal attention: streams, stretches, capacity, rings that run for ever; against lists of samples."""
 
 from typing import Any
 
@@ -26,9 +26,14 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def compiled(method: Any, **options: Any) -> Any:
-    """`jax.jit` of a method; modules cannot be hashed, as `jax.jit` needs of a function."""
-    return jax.jit(lambda *args, **flags: method(*args, **flags), **options)
+@eqx.filter_jit
+def call(layer: Any, how: str, args: Any, flags: Any) -> Any:
+    return getattr(layer, how)(*args, **flags)
+
+
+def compiled(layer: Any, how: str) -> Any:
+    """A method, compiled once for all tests."""
+    return lambda *args, **flags: call(layer, how, args, flags)
 
 
 def close(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -50,7 +55,7 @@ RING_TURNED = attention(window=5, rotary=sqx.Rotary(50.0, interleaved=True))
 def test_a_cache_grows_from_nothing():
     layer = sqx.MultiHeadSelfAttention(8, 2, KEY, causal=True)
     xs = draw(4, 8)
-    state, ys, step = layer.init_cache(), [], compiled(layer.step)
+    state, ys, step = layer.init_cache(), [], compiled(layer, "step")
     assert isinstance(state, sqx.GrowingKVCache) and state.k.shape == state.v.shape == (0, 8)
     for t in range(4):
         y, state = step(xs[t], state)
@@ -58,7 +63,7 @@ def test_a_cache_grows_from_nothing():
         close(state.k, xs[: t + 1] @ np.asarray(layer.W_K).T)
         close(state.v, xs[: t + 1] @ np.asarray(layer.W_V).T)
         assert int(state.n) == t + 1
-    close(np.stack(ys), compiled(layer)(xs), 1e-6)
+    close(np.stack(ys), compiled(layer, "forward")(xs), 1e-6)
     close(np.stack(ys), oracles.self_attention(layer, xs[None])[0])
 
 
@@ -78,9 +83,7 @@ def flags(seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:
         (PLAIN, 19, "resets"),
         (TURNED, None, "both"),
         (TURNED, 19, "both"),
-        (TURNED, 19, "mask"),
         (RING, None, "resets"),
-        (RING_TURNED, None, "neither"),
         (RING_TURNED, None, "both"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, sqx.MultiHeadSelfAttention) else str(value),
@@ -96,11 +99,11 @@ def test_prefill_steps_and_chunks_in_any_order(layer: Any, capacity: int | None,
         xs = np.where(mask[..., None], xs, np.nan)
     expected = oracles.self_attention(layer, np.nan_to_num(xs), mask, resets)
     state = layer.init_state(ROWS) if capacity is None else layer.init_cache(ROWS, capacity=capacity)
-    kind, step, unroll = type(state), compiled(layer.step), compiled(layer.unroll)
+    kind, step, unroll = type(state), compiled(layer, "step"), compiled(layer, "unroll")
     at, ys = 0, []
     for piece in PIECES:
         n = 1 if piece == "step" else piece
-        cut = lambda a, n=n, piece=piece: a[:, at] if piece == "step" else a[:, at : at + n]
+        cut = lambda a, n=n, at=at, piece=piece: a[:, at] if piece == "step" else a[:, at : at + n]
         options = {"mask": cut(mask)} if flagged in ("mask", "both") else {}
         options |= {"resets": cut(resets)} if flagged in ("resets", "both") else {}
         y, state = (step if piece == "step" else unroll)(cut(xs), state, **options)
@@ -113,7 +116,7 @@ def test_prefill_steps_and_chunks_in_any_order(layer: Any, capacity: int | None,
     assert np.asarray(state.n).tolist() == counts
     if isinstance(state, sqx.KVCache):
         assert not any(np.asarray(a)[r, n:].any() for a in state[:2] for r, n in enumerate(counts))  # zeros behind
-    close(compiled(layer)(xs, mask=mask, resets=resets), expected)
+    close(compiled(layer, "forward")(xs, mask=mask, resets=resets), expected)
 
 
 # ---- caches of fixed size --------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ def test_a_fixed_cache_in_a_scan_with_donation():
     def scan(state: Any, xs: Any) -> Any:
         return jax.lax.scan(lambda s, x: TURNED.step(x, s)[::-1], state, xs)
 
-    prefill = compiled(TURNED.unroll, donate_argnums=1)
+    prefill = jax.jit(lambda xs, s: TURNED.unroll(xs, s), donate_argnums=1)
     run = jax.jit(scan, donate_argnums=0)
     first = state
     head, state = prefill(jnp.asarray(xs[:, :4]), state)
@@ -153,7 +156,7 @@ def test_one_compilation_serves_a_stream():
         y, state = step(x, state)
         ys.append(y)
     assert len(traces) == 1 and jax.tree.map(jnp.shape, state) == shapes
-    close(np.stack(ys), compiled(PLAIN)(xs))
+    close(np.stack(ys), compiled(PLAIN, "forward")(xs))
 
 
 def error_of(call: Any) -> str:
@@ -162,9 +165,7 @@ def error_of(call: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("how", "masked"), [("eager", False), ("jit", False), ("filter_jit", False), ("eager", True), ("jit", True)]
-)
+@pytest.mark.parametrize(("how", "masked"), [("eager", False), ("jit", False), ("filter_jit", False), ("jit", True)])
 def test_one_sample_too_many(how: str, masked: bool):
     """By step and by stretch, in one row of three; a masked sample takes no room."""
     layer, xs = PLAIN, draw(ROWS, 4, D)
@@ -172,7 +173,7 @@ def test_one_sample_too_many(how: str, masked: bool):
     step = wrap(lambda x, s, m: layer.step(x, s, mask=m))
     unroll = wrap(lambda xs, s, m: layer.unroll(xs, s, mask=m))
     lengths = np.arange(4) < np.array([4, 2, 3])[:, None]  # the first row fills its four slots
-    _, state = compiled(layer.unroll)(xs, layer.init_cache(ROWS, capacity=4), mask=lengths)
+    _, state = compiled(layer, "unroll")(xs, layer.init_cache(ROWS, capacity=4), mask=lengths)
     before = jax.tree.map(np.array, state)
     first = jnp.array([not masked, True, True])
     stretch = jnp.stack([first, jnp.zeros(3, bool)], 1)
@@ -189,12 +190,11 @@ def test_one_sample_too_many(how: str, masked: bool):
             layer.step(xs[:, 0], state)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, compiled], ids=["eager", "jit"])
-def test_too_many_without_flags(wrap: Any):
+def test_too_many_without_flags():
     xs = draw(2, 5, D)
-    unroll, step = wrap(PLAIN.unroll), wrap(PLAIN.step)
+    unroll, step = compiled(PLAIN, "unroll"), compiled(PLAIN, "step")
     with pytest.raises(ValueError, match=f"{FULL.format(4)}, and 5 samples at once"):
-        unroll(xs, PLAIN.init_cache(2, capacity=4))  # told from the shapes, also under jit
+        unroll(xs, PLAIN.init_cache(2, capacity=4))  # told from the shapes
     _, state = unroll(xs[:, :3], PLAIN.init_cache(2, capacity=4))
     assert FULL.format(4) in error_of(lambda: unroll(xs[:, :2], state))
     _, state = step(xs[:, 3], state)
@@ -208,13 +208,13 @@ def test_a_stretch_with_a_reset_needs_room_for_what_is_left():
     """Nine samples for four slots: what lies before the reset is read, and not kept."""
     xs, resets = draw(2, 9, D), np.zeros((2, 9), bool)
     resets[0, 6] = resets[1, 5] = True
-    ys, state = compiled(PLAIN.unroll)(xs, PLAIN.init_cache(2, capacity=4), resets=resets)
+    ys, state = compiled(PLAIN, "unroll")(xs, PLAIN.init_cache(2, capacity=4), resets=resets)
     close(ys, oracles.self_attention(PLAIN, xs, None, resets))
     close(state.k[0, :3], xs[0, 6:] @ np.asarray(PLAIN.W_K).T)
     assert np.asarray(state.n).tolist() == [3, 4]
     resets[1] = False
     assert FULL.format(4) in error_of(
-        lambda: compiled(PLAIN.unroll)(xs, PLAIN.init_cache(2, capacity=4), resets=resets)
+        lambda: compiled(PLAIN, "unroll")(xs, PLAIN.init_cache(2, capacity=4), resets=resets)
     )
 
 
@@ -232,7 +232,7 @@ def test_too_many_inside_a_scan_and_under_vmap():
 def test_too_many_when_only_the_outputs_are_used():
     """The compiler drops what is not used: the error must hang on the output, or the output must be right."""
     xs = draw(2, 5, D)
-    _, state = compiled(PLAIN.unroll)(xs[:, :4], PLAIN.init_cache(2, capacity=4))
+    _, state = compiled(PLAIN, "unroll")(xs[:, :4], PLAIN.init_cache(2, capacity=4))
     assert FULL.format(4) in error_of(lambda: jax.jit(lambda x, s: PLAIN.step(x, s)[0])(xs[:, 4], state))
 
 
@@ -241,7 +241,7 @@ def test_too_many_when_only_the_outputs_are_used():
 
 def test_with_capacity():
     xs = draw(ROWS, 6, D)
-    unroll = compiled(TURNED.unroll)
+    unroll = compiled(TURNED, "unroll")
     head, growing = unroll(xs[:, :3], mask=jnp.array([[True] * 3, [False, True, False], [False] * 3]))
     for state in (growing, sqx.with_capacity(growing, 4)):
         wider = sqx.with_capacity(state, 9)
@@ -263,18 +263,20 @@ def test_with_capacity():
 
 def test_with_capacity_reaches_every_cache_of_a_model():
     cross = sqx.MultiHeadCrossAttention(D, 1, KEY, d_memory=2)
-    model = sqx.Sequential([sqx.Sequential([sqx.AddPositions(), PLAIN]), RING, sqx.GRU(D, 4, KEY), sqx.Dense(4, 2, KEY)])
+    model = sqx.Sequential(
+        [sqx.Sequential([sqx.AddPositions(), PLAIN]), RING, sqx.GRU(D, 4, KEY), sqx.Dense(4, 2, KEY)]
+    )
     state = {"model": model.init_state(2), "memory": cross.read(draw(2, 3, 2)), "none": None}
     fixed = sqx.with_capacity(state, 7)
     assert same(fixed["memory"], state["memory"]) and fixed["none"] is None
     assert isinstance(fixed["model"][0][1], sqx.KVCache) and fixed["model"][0][1].k.shape == (2, 7, D_KV)
     assert same(fixed["model"][1:], state["model"][1:]) and same(fixed["model"][0][0], state["model"][0][0])
     xs = draw(2, 7, D)
-    step, run, ys = compiled(model.step), fixed["model"], []
+    step, run, ys = compiled(model, "step"), fixed["model"], []
     for t in range(7):
         y, run = step(xs[:, t], run)
         ys.append(y)
-    close(np.stack(ys, 1), compiled(model)(xs))
+    close(np.stack(ys, 1), compiled(model, "forward")(xs))
     assert FULL.format(7) in error_of(lambda: step(xs[:, 0], run))
 
 
@@ -299,7 +301,7 @@ def test_a_ring_runs_on():
     run = jax.jit(lambda s, xs: jax.lax.scan(lambda s, x: RING_TURNED.step(x, s)[::-1], s, xs))
     state, ys = run(state, jnp.moveaxis(xs, 1, 0))
     close(np.moveaxis(np.asarray(ys), 0, 1), oracles.self_attention(RING_TURNED, xs))
-    close(compiled(RING_TURNED)(xs), np.moveaxis(np.asarray(ys), 0, 1))
+    close(compiled(RING_TURNED, "forward")(xs), np.moveaxis(np.asarray(ys), 0, 1))
     assert state.k.shape == (2, 8, D_KV)
 
 
@@ -309,27 +311,27 @@ def test_stretches_shorter_and_longer_than_the_ring(size: int):
     xs, mask = draw(2, 22, D), np.ones((2, 22), bool)
     mask[1, 2:7] = mask[1, 10] = False
     expected = oracles.self_attention(RING, xs, mask)
-    unroll, state, ys = compiled(RING.unroll), RING.init_state(2), []
+    unroll, state, ys = compiled(RING, "unroll"), RING.init_state(2), []
     for start in range(0, 22, size):
         cut = slice(start, start + size)
         y, state = unroll(xs[:, cut], state, mask=mask[:, cut])
         assert state.k.shape == (2, 4, D_KV)
         ys.append(y)
     close(np.concatenate(ys, 1), expected)
-    y, _ = compiled(RING.step)(xs[:, 0], state)
+    y, _ = compiled(RING, "step")(xs[:, 0], state)
     again = np.concatenate([xs, xs[:, :1]], 1), np.concatenate([mask, np.ones((2, 1), bool)], 1)
     close(y, oracles.self_attention(RING, *again)[:, -1])
 
 
-@pytest.mark.parametrize("window", [1, 2, 4, 7])
+@pytest.mark.parametrize("window", [1, 2, 7])
 def test_windows(window: int):
     layer, xs = attention(window=window), draw(1, 9, D)
     assert layer.init_state().k.shape[0] == {1: 1, 2: 2, 4: 4, 7: 8}[window]
-    expected, state, step = oracles.self_attention(layer, xs)[0], None, compiled(layer.step)
+    expected, state, step = oracles.self_attention(layer, xs)[0], None, compiled(layer, "step")
     for t in range(9):
         y, state = step(xs[0, t], state)
         close(y, expected[t])
-    close(compiled(layer)(xs)[0], expected)
+    close(compiled(layer, "forward")(xs)[0], expected)
 
 
 @pytest.mark.parametrize("size", [None, 1, 3, 9])
@@ -366,15 +368,30 @@ def test_wrong_states(how: str):
         (PLAIN, (), TypeError, "must be a KVCache or GrowingKVCache"),
         (PLAIN, RING.init_state(2), TypeError, "got RingKVCache"),
         (RING, good, TypeError, "must be a RingKVCache, as init_cache gives, got KVCache"),
-        (PLAIN, PLAIN.init_cache(3, capacity=6), ValueError, r"state\.k must have shape \(2, 6, 12\), got \(3, 6, 12\)"),
+        (
+            PLAIN,
+            PLAIN.init_cache(3, capacity=6),
+            ValueError,
+            r"state\.k must have shape \(2, 6, 12\), got \(3, 6, 12\)",
+        ),
         (PLAIN, PLAIN.init_cache(capacity=6), ValueError, r"state\.k must have shape \(2, 6, 12\), got \(6, 12\)"),
         (PLAIN, narrow, ValueError, r"state\.k must have shape \(2, 6, 12\), got \(2, 6, 4\)"),
         (PLAIN, good._replace(v=good.v[:, :5]), ValueError, r"state\.v must have shape \(2, 6, 12\), got \(2, 5, 12\)"),
         (PLAIN, good._replace(n=good.n[0]), ValueError, r"state\.n must have shape \(2,\), got \(\)"),
         (PLAIN, good._replace(k=None), TypeError, r"state\.k must be an array, got NoneType"),
         (PLAIN, good._replace(n=2.0 * good.k[:, 0, 0]), TypeError, r"state\.n must have dtype int32, got float32"),
-        (PLAIN, PLAIN.init_cache(2, "float16", capacity=6), TypeError, r"state\.k must have dtype float32, got float16"),
-        (RING, attention(window=5).init_state(2), ValueError, r"state\.k must have shape \(2, 4, 12\), got \(2, 8, 12\)"),
+        (
+            PLAIN,
+            PLAIN.init_cache(2, "float16", capacity=6),
+            TypeError,
+            r"state\.k must have dtype float32, got float16",
+        ),
+        (
+            RING,
+            attention(window=5).init_state(2),
+            ValueError,
+            r"state\.k must have shape \(2, 4, 12\), got \(2, 8, 12\)",
+        ),
     ]:
         with pytest.raises(kind, match=words):
             getattr(layer, how)(x, state)
@@ -390,21 +407,25 @@ def test_a_stream_object_takes_a_fixed_cache():
 
 
 def test_gradients_through_a_stream_are_those_of_the_sequence():
-    """Through steps, a stretch and the cache between them, of weights and samples; under donation's opposite, remat."""
+    """Through steps, a stretch and the cache between them, of weights and samples; the steps computed anew."""
     xs, weight = draw(2, 7, D), draw(2, 7, D, seed=1)
 
     def streamed(layer: Any, xs: Any, state: Any) -> Any:
         ys, state = layer.unroll(xs[:, :3], state)
         parts = [ys]
         for t in (3, 4):
-            y, state = jax.checkpoint(layer.step)(xs[:, t], state)
+            y, state = jax.checkpoint(lambda x, s: layer.step(x, s))(xs[:, t], state)
             parts.append(y[:, None])
         parts.append(layer.unroll(xs[:, 5:], state)[0])
         return jnp.sum(jnp.concatenate(parts, 1) * weight)
 
     for layer, state in ((TURNED, TURNED.init_cache(2, capacity=7)), (RING, None)):
-        got = eqx.filter_jit(eqx.filter_grad(lambda both: streamed(*both, state)))((layer, jnp.asarray(xs)))
-        whole = eqx.filter_jit(eqx.filter_grad(lambda both: jnp.sum(both[0](both[1]) * weight)))((layer, jnp.asarray(xs)))
+        got = eqx.filter_jit(eqx.filter_grad(lambda both, state=state: streamed(*both, state)))(
+            (layer, jnp.asarray(xs))
+        )
+        whole = eqx.filter_jit(eqx.filter_grad(lambda both: jnp.sum(both[0](both[1]) * weight)))(
+            (layer, jnp.asarray(xs))
+        )
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(whole), strict=True):
             close(a, np.asarray(b), 2e-5)
 

@@ -39,6 +39,11 @@ def run(q: Any, k: Any, v: Any, d_out: Any, options: dict) -> tuple[Any, Any]:
     return out, pull(d_out)
 
 
+@eqx.filter_jit
+def apply(q: Any, k: Any, v: Any, options: dict) -> Any:
+    return sqx.scaled_dot_product_attention(q, k, v, **options)
+
+
 def against_numpy(arrays: list[np.ndarray], options: dict, tolerance: float = 1e-5) -> None:
     q, k, v, d_out = arrays
     names = ("mask", "causal", "window", "key_mask", "resets")
@@ -67,7 +72,7 @@ def test_the_worked_example():
 
 
 @pytest.mark.parametrize(("T", "S"), [(3, 5), (4, 4), (5, 3)])
-@pytest.mark.parametrize("window", [None, 1, 2])
+@pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("causal", [False, True])
 def test_causal_and_window(causal: bool, window: int | None, T: int, S: int):
     against_numpy(inputs(T, S, (2,)), {"causal": causal, "window": window})
@@ -75,12 +80,14 @@ def test_causal_and_window(causal: bool, window: int | None, T: int, S: int):
 
 def test_with_fewer_keys_than_queries_the_first_queries_see_nothing():
     q, k, v, _ = inputs(5, 2)
-    out = np.asarray(sqx.scaled_dot_product_attention(q, k, v, causal=True))
+    out = np.asarray(apply(q, k, v, {"causal": True}))
     assert not out[..., :3, :].any()
     np.testing.assert_allclose(out[..., 3, :], v[..., 0, :], atol=1e-6)  # the last but one sees the first key alone
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (1, 5), (4, 1), (1, 1), (2, 3, 4, 5), (1, 3, 4, 5), (2, 1, 4, 1), (2, 3, 1, 5)])
+@pytest.mark.parametrize(
+    "shape", [(4, 5), (1, 5), (4, 1), (1, 1), (2, 3, 4, 5), (1, 3, 4, 5), (2, 1, 4, 1), (2, 3, 1, 5)]
+)
 def test_masks_of_every_shape(shape: tuple[int, ...]):
     against_numpy(inputs(4, 5), {"mask": chance(0.6, *shape, seed=len(shape))})
 
@@ -133,7 +140,7 @@ def test_flags_of_keys_that_are_refused(name: str, shape: tuple[int, ...]):
         sqx.scaled_dot_product_attention(q, k, v, **{name: np.ones(shape, bool)})
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 3, 5), (2, 1, 5), (1, 1, 5)])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 3, 5), (2, 1, 5)])
 def test_key_mask_and_resets(shape: tuple[int, ...]):
     key_mask, resets = chance(0.7, *shape, seed=1), chance(0.4, *shape, seed=2)
     assert (resets & ~key_mask).any()  # a reset on a key that is not there
@@ -180,11 +187,13 @@ def test_double_precision(chunk_size: int | None):
 
 HIDING = {
     "key mask": {"key_mask": np.array([[[1, 0, 1, 1, 0]], [[1, 0, 1, 1, 1]]], bool)},
-    "mask": {"mask": np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 1, 0, 0]], bool)},
+    "mask": {"mask": np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 0, 0, 0], [1] * 5, [0, 1, 1, 0, 0]], bool)},
     "causal": {"causal": True},
     "window": {"window": 2},
     "resets": {"resets": np.array([[[0, 0, 1, 0, 1]]], bool)},
-    "resets and key mask": {"resets": np.array([[[0, 0, 1, 0, 1]]], bool), "key_mask": np.array([[[1, 0, 1, 0, 1]]], bool)},
+    "resets and key mask": {
+        "resets": np.array([[[0, 0, 1, 0, 1]]], bool), "key_mask": np.array([[[1, 0, 1, 0, 1]]], bool),
+    },
 }  # fmt: skip
 
 
@@ -298,11 +307,14 @@ def test_scores_of_hundreds_in_float32():
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk_size", [1, 2, 3, 6, 9])
+@pytest.mark.parametrize("chunk_size", [1, 3, 4, 6, 9])
 def test_chunks(chunk_size: int):
     """Six queries: sizes that divide, that do not, one, all, and more than there are; and every kind of mask."""
     flags = {"key_mask": chance(0.7, 2, 1, 6, seed=1), "resets": chance(0.3, 2, 3, 6, seed=2)}
-    for options in ({"causal": True, "window": 3} | flags, {"mask": chance(0.6, 2, 1, 6, 6)}, {"mask": chance(0.6, 1, 6)}):
+    for options in (
+        {"causal": True, "window": 3, "mask": chance(0.9, 2, 1, 6, 6)} | flags,
+        {"mask": chance(0.6, 1, 6)},
+    ):
         against_numpy(inputs(6, 6), options | {"chunk_size": chunk_size})
 
 
@@ -325,7 +337,11 @@ def test_chunks_save_memory():
             jaxpr = stack.pop()
             for eqn in jaxpr.eqns:
                 sizes += [a.aval.size for a in eqn.outvars if hasattr(a.aval, "size")]
-                stack += [getattr(p, "jaxpr", p) for p in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr) if _is_jaxpr(p)]
+                stack += [
+                    getattr(p, "jaxpr", p)
+                    for p in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
+                    if _is_jaxpr(p)
+                ]
         return max(sizes)
 
     assert largest(None) >= T * T and largest(8) <= 8 * T * 2
@@ -342,7 +358,7 @@ def dropped(p: float, key: Any, chunk_size: int | None = None, T: int = 40, S: i
     """The weights after dropout, read off values that are an identity matrix; without it each were 1 / S."""
     q, k = jnp.zeros((*BATCH, T, D)), jnp.zeros((*BATCH, S, D))
     v = jnp.broadcast_to(jnp.eye(S), (*BATCH, S, S))
-    return np.asarray(sqx.scaled_dot_product_attention(q, k, v, dropout=p, key=key, chunk_size=chunk_size)) * S
+    return np.asarray(apply(q, k, v, {"dropout": p, "key": key, "chunk_size": chunk_size})) * S
 
 
 @pytest.mark.parametrize("chunk_size", [None, 7])
@@ -367,7 +383,7 @@ def test_dropout_spares_causality_and_masks():
     q, k = jnp.asarray(draw(*BATCH, S, D), jnp.float32), jnp.asarray(draw(*BATCH, S, D, seed=1), jnp.float32)
     v = jnp.broadcast_to(jnp.eye(S), (*BATCH, S, S))
     key_mask = chance(0.7, *BATCH, S, seed=2)
-    w = sqx.scaled_dot_product_attention(q, k, v, causal=True, key_mask=key_mask, dropout=0.4, key=KEY)
+    w = apply(q, k, v, {"causal": True, "key_mask": key_mask, "dropout": 0.4, "key": KEY})
     sees = oracles.visible(BATCH, S, S, causal=True, key_mask=key_mask)
     expected = oracles.weights(q, k, sees) / 0.6
     kept = np.asarray(w) != 0
@@ -386,7 +402,7 @@ def test_the_gradient_under_dropout_is_that_of_the_weights_that_were_kept():
     q, k, v, d_out = inputs(4, 5)
     identity = np.broadcast_to(np.eye(5, dtype=np.float32), (*BATCH, 5, 5))
     options = {"dropout": 0.4, "key": KEY}
-    kept = np.asarray(sqx.scaled_dot_product_attention(q, k, identity, **options)) != 0
+    kept = np.asarray(apply(q, k, identity, options)) != 0
     out, grads = run(q, k, v, d_out, options)
     w = oracles.weights(q, k, True)
     dropped = w * kept / 0.6
@@ -425,7 +441,7 @@ def test_vmap_and_gradients_of_rows(chunk_size: int | None):
 
 def test_an_axis_may_be_mapped_over_queries_alone():
     q, k, v, _ = inputs(4, 5, (3,))
-    out = jax.vmap(sqx.scaled_dot_product_attention, (0, None, None))(q, k[0], v[0])
+    out = jax.jit(jax.vmap(sqx.scaled_dot_product_attention, (0, None, None)))(q, k[0], v[0])
     expected = oracles.attend(q, *(np.broadcast_to(a[:1], (3, *a.shape[1:])) for a in (k, v)), True)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 

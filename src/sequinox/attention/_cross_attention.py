@@ -171,7 +171,7 @@ class MultiHeadCrossAttention(SequenceLayer):
         y = project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
         return y.reshape(xs.shape), state
 
-    def attention_weights(self, xs: Array, state: Memory) -> Float[Array, "*batch n_heads time places"]:
+    def attention_weights(self, xs: Any, state: State) -> Float[Array, "*batch n_heads time places"]:
         """The weights with which each sample looks at each place of the memory, for plots.
 
         Arguments:

@@ -77,7 +77,7 @@ def angles(positions: Int[Array, "*axes"], frequencies: np.ndarray, dtype: DType
     """`positions * frequencies` (radians a sample), modulo a turn, between -pi and pi."""
     units = 4 * np.round(np.asarray(frequencies, np.float64) / (2 * np.pi) * 2**30).astype(np.int64)
     units = jnp.asarray(units.astype(np.uint32).astype(np.int32))
-    wide = jnp.expand_dims(positions, -1)
+    wide = jnp.expand_dims(positions, -1).astype(jnp.int32)
     turns = wide * units.reshape((1,) * (wide.ndim - 1) + units.shape)  # wraps, as it should
     return turns.astype(dtype) * jnp.asarray(2 * np.pi / 2**32, dtype)
 

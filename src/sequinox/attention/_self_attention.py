@@ -232,7 +232,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         return self._attend(q, k, v, visible, key, self.chunk_size).reshape(xs.shape)
 
     def attention_weights(
-        self, xs: Array, *, mask: Any = None, resets: Any = None
+        self, xs: Any, *, mask: Any = None, resets: Any = None
     ) -> Float[Array, "*batch n_heads time time"]:
         """The weights with which each sample looks at each, for plots: rows are queries, columns keys.
 

@@ -73,7 +73,7 @@ class FeedForward(Pointwise):
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an activation that is no function, a wrong
-                dtype or key.
+                dtype or key. At the call, if the activation changes shape or dtype.
         """
         who = "FeedForward"
         self.n_in = self.n_out = size(n_in, who, "n_in")
@@ -94,7 +94,13 @@ class FeedForward(Pointwise):
         del key
         rows = x.reshape(1, -1, self.n_in) if x.size else x.reshape(1, 0, self.n_in)
         first = _affine(self.W_1, self.b_1, rows)
-        hidden: Any = self.activation(first if self.W_g is None else _affine(self.W_g, self.b_g, rows))
+        before = first if self.W_g is None else _affine(self.W_g, self.b_g, rows)
+        hidden: Any = self.activation(before)
+        if (jnp.shape(hidden), jnp.result_type(hidden)) != (before.shape, before.dtype):
+            raise ValueError(
+                f"FeedForward: activation must keep shape and dtype, {before.dtype} {before.shape}, "
+                f"got {jnp.result_type(hidden)} {jnp.shape(hidden)}"
+            )
         return _affine(self.W_2, self.b_2, hidden if self.W_g is None else hidden * first).reshape(x.shape)
 
 

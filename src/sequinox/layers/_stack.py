@@ -130,7 +130,8 @@ class Stack(SequenceLayer):
             shape = jnp.shape(leaf)
             if len(shape) <= axis or shape[axis] != self.depth:
                 name = where + jax.tree_util.keystr(path)
-                raise ValueError(f"{name} must have shape {(*batch, self.depth, ...)}, got {shape}")
+                axes = ", ".join(map(str, (*batch, self.depth)))
+                raise ValueError(f"{name} must have shape ({axes}, ...), a layer's with an axis for depth, got {shape}")
         first = jax.tree.map(lambda a: jnp.take(jnp.asarray(a), 0, axis), state)
         first = self.layer._conform_state(first, batch, dtype, where)
         return jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, jax.tree.leaves(state)))
