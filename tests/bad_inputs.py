@@ -529,6 +529,12 @@ def attention() -> list[Case]:
             ("Rotary", "interleaved", "True or False"),
         ),
         ("Rotary: odd", lambda: sqx.Rotary()(jnp.ones((4, 1, 3)), jnp.arange(4)), ValueError, ("Rotary", "even", "3")),
+        (
+            "Rotary: positions",
+            lambda: sqx.Rotary()(jnp.ones((4, 1, 2)), jnp.ones(4)),
+            TypeError,
+            ("Rotary", "positions", "integers", "float32"),
+        ),
         ("AddPositions: n_in", lambda: sqx.AddPositions(0), ValueError, ("AddPositions", "n_in", "at least 1")),
         ("AddPositions: max_len", lambda: sqx.AddPositions(max_len=2.5), TypeError, ("AddPositions", "max_len", "2.5")),
         ("AddPositions: too long", lambda: sqx.AddPositions(3, 4)(XS), ValueError, ("AddPositions", "max_len=4")),
@@ -674,6 +680,161 @@ def generation() -> list[Case]:
     ]
 
 
+def transformers_() -> list[Case]:
+    """Blocks, feed-forward networks, depth, readouts, encoder and decoder."""
+    sizes = (3, 6, 2, 5, 1, 4, KEY)
+    encoder, decoder, both = sqx.transformer_encoder, sqx.transformer_decoder, sqx.encoder_decoder
+    block = lambda **options: sqx.TransformerBlock(6, 2, 5, KEY, **options)
+    forward = lambda **options: sqx.FeedForward(3, 5, KEY, **options)
+    gru = lambda n_in, n_out: sqx.GRU(n_in, n_out, KEY)
+    last = lambda: sqx.Sequential([gru(3, 3), sqx.LastStep()])
+    rows, seen, tokens = jnp.ones((4, 5, 6)), block(causal=True, cross=True), jnp.ones((4, 5), int)
+    model = both(*sizes)
+    wide = lambda n, dtype: eqx.nn.Linear(n, n + 1, key=KEY)
+    stack = sqx.Stack([block(causal=True)] * 2)
+    cases: list[Case] = []
+    for make in (encoder, decoder, both):
+        n = make.__name__
+        at = lambda i, value, m=make: m(*sizes[:i], value, *sizes[i + 1 :])
+        cases += [
+            (f"{n}: n_in", lambda f=at: f(0, 0), ValueError, (n, "n_in", "at least 1", "0")),
+            (f"{n}: d_model text", lambda f=at: f(1, "6"), TypeError, (n, "d_model", "integer", "'6'")),
+            (f"{n}: d_model", lambda f=at: f(1, 7), ValueError, ("d_model", "multiple of n_heads", "7 and 2")),
+            (f"{n}: n_heads", lambda f=at: f(2, 0), ValueError, ("n_heads", "at least 1", "0")),
+            (f"{n}: d_ff", lambda f=at: f(3, -5), ValueError, ("FeedForward", "d_ff", "-5")),
+            (f"{n}: depth", lambda f=at: f(4, 0), ValueError, (n, "depth", "at least 1", "0")),
+            (f"{n}: depth a float", lambda f=at: f(4, 1.0), TypeError, (n, "depth", "integer", "1.0")),
+            (f"{n}: n_out", lambda f=at: f(5, 0), ValueError, (n, "n_out", "at least 1", "0")),
+            (f"{n}: key", lambda f=at: f(6, 0), TypeError, (n, "key", "PRNG key", "0")),
+            (f"{n}: max_len", lambda m=make: m(*sizes, 0), ValueError, (n, "max_len", "at least 1", "0")),
+            (f"{n}: max_len a float", lambda m=make: m(*sizes, 5.0), TypeError, (n, "max_len", "integer", "5.0")),
+            (f"{n}: positions", lambda m=make: m(*sizes, positions="sine"), ValueError, (n, "sinusoidal", "'sine'")),
+            (f"{n}: a class", lambda m=make: m(*sizes, positions=sqx.Rotary), ValueError, (n, "positions", "Rotary")),
+            (f"{n}: learned", lambda m=make: m(*sizes, positions="learned"), ValueError, (n, "learned", "max_len")),
+            (f"{n}: odd heads", lambda m=make: m(*sizes, positions="rotary"), ValueError, ("rotary", "even", "3")),
+            (f"{n}: rotary", lambda m=make: m(*sizes, rotary=sqx.Rotary()), ValueError, (n, "rotary", "positions")),
+            (f"{n}: norm", lambda m=make: m(*sizes, norm="both"), ValueError, ("norm", "post", "pre", "'both'")),
+            (f"{n}: dropout", lambda m=make: m(*sizes, dropout=1.0), ValueError, (n, "dropout", "less than 1", "1.0")),
+            (f"{n}: tokens", lambda m=make: m(*sizes, tokens=1), TypeError, (n, "tokens", "True or False", "1")),
+            (f"{n}: scan_layers", lambda m=make: m(*sizes, scan_layers=1), TypeError, (n, "scan_layers", "1")),
+            (f"{n}: remat", lambda m=make: m(*sizes, remat=None), TypeError, (n, "remat", "True or False", "None")),
+            (f"{n}: dtype", lambda m=make: m(*sizes, dtype=int), TypeError, (n, "dtype", "floating", "int")),
+            (f"{n}: unknown", lambda m=make: m(*sizes, heads=3), TypeError, ("heads",)),
+            (f"{n}: activation", lambda m=make: m(*sizes, activation="gelu"), TypeError, ("activation", "'gelu'")),
+            (f"{n}: window", lambda m=make: m(*sizes, window=0), ValueError, ("window", "at least 1", "0")),
+        ]
+    cases += [
+        ("transformer_encoder: pool", lambda: encoder(*sizes, pool="max"), ValueError, ("pool", "mean", "'max'")),
+        ("transformer_encoder: no key", lambda: encoder(*sizes, dropout=0.1)(XS), ValueError, ("key", "inference")),
+        ("transformer_encoder: causal", lambda: encoder(*sizes, causal=1), TypeError, ("causal", "True or False")),
+        ("transformer_encoder: step", lambda: encoder(*sizes).step(X), TypeError, ("does not stream", "causal=True")),
+        ("transformer_encoder: too long", lambda: encoder(*sizes, 4)(XS), ValueError, ("AddPositions", "max_len=4")),
+        ("transformer_decoder: not causal", lambda: decoder(*sizes, causal=False), ValueError, ("decoder is causal",)),
+        ("transformer_decoder: tied", lambda: decoder(*sizes, tied=1), TypeError, ("tied", "True or False", "1")),
+        ("transformer_decoder: tied vectors", lambda: decoder(*sizes, tied=True), ValueError, ("tied", "tokens=True")),
+        (
+            "transformer_decoder: tied sizes",
+            lambda: decoder(*sizes, tokens=True, tied=True),
+            ValueError,
+            ("tied", "n_in 3", "n_out 4"),
+        ),
+        (
+            "transformer_decoder: readout_bias",
+            lambda: decoder(*sizes, readout_bias=0),
+            TypeError,
+            ("transformer_decoder", "readout_bias", "True or False", "0"),
+        ),
+        ("encoder_decoder: causal", lambda: both(*sizes, causal=True), ValueError, ("encoder_decoder", "causal")),
+        ("encoder_decoder: cross", lambda: both(*sizes, cross=True), ValueError, ("encoder_decoder", "cross")),
+        ("encoder_decoder: d_memory", lambda: both(*sizes, d_memory=5), ValueError, ("encoder_decoder", "d_memory")),
+        ("encoder_decoder: pool", lambda: both(*sizes, pool="mean"), TypeError, ("pool",)),
+        ("encoder_decoder: no source", lambda: jax.eval_shape(model, tokens), ValueError, ("no memory", "read")),
+        ("start: None", lambda: model.start(None), TypeError, ("xs", "array", "NoneType")),
+        ("start: width", lambda: model.start(rows), ValueError, ("(*batch, time, 3)", "(4, 5, 6)")),
+        ("start: mask", lambda: model.start(XS, mask=MASK[:, :4]), ValueError, ("mask", "(4, 5)", "(4, 4)")),
+        ("start: mask a list", lambda: model.start(XS, mask=[True]), TypeError, ("mask", "array", "list")),
+        (
+            "start: another batch",
+            lambda: jax.eval_shape(lambda: model.unroll(tokens, model.start(XS[:3]))),
+            ValueError,
+            ("EncoderDecoder.unroll", "state[1]", "(4,)", "(3,)"),
+        ),
+        ("EncoderDecoder: no layer", lambda: sqx.EncoderDecoder(GRU, jnp.tanh), TypeError, ("decoder", "layer")),
+        ("EncoderDecoder: a class", lambda: sqx.EncoderDecoder(sqx.GRU, GRU), TypeError, ("encoder", "GRU")),
+        ("EncoderDecoder: pools", lambda: sqx.EncoderDecoder(last(), seen), ValueError, ("encoder", "pools")),
+        (
+            "EncoderDecoder: nobody looks",
+            lambda: sqx.EncoderDecoder(gru(3, 6), sqx.Sequential([stack, block(causal=True)])),
+            ValueError,
+            ("EncoderDecoder", "decoder", "cross-attention", "cross=True"),
+        ),
+        (
+            "EncoderDecoder: widths",
+            lambda: jax.eval_shape(sqx.EncoderDecoder(gru(3, 5), seen).start, XS),
+            ValueError,
+            ("memory", "(*batch, places, 6)", "(4, 5, 5)"),
+        ),
+        ("TransformerBlock: norm", lambda: block(norm=None), ValueError, ("TransformerBlock", "norm", "post", "None")),
+        ("TransformerBlock: cross", lambda: block(cross=1), TypeError, ("TransformerBlock", "cross", "1")),
+        ("TransformerBlock: d_memory", lambda: block(d_memory=3), ValueError, ("d_memory", "cross=True")),
+        ("TransformerBlock: dropout", lambda: block(dropout="a"), TypeError, ("dropout", "number", "'a'")),
+        ("TransformerBlock: attention's", lambda: block(attention_dropout=2), ValueError, ("dropout", "less than 1")),
+        ("TransformerBlock: norm_layer", lambda: block(norm_layer="LayerNorm"), TypeError, ("norm_layer", "class")),
+        ("TransformerBlock: wide norm", lambda: block(norm_layer=wide), ValueError, ("norm_layer", "width 6", "7")),
+        ("TransformerBlock: heads", lambda: block(n_kv_heads=4), ValueError, ("n_heads", "n_kv_heads", "2 and 4")),
+        ("TransformerBlock: rotary", lambda: block(rotary=True), TypeError, ("rotary", "Rotary()", "True")),
+        ("TransformerBlock: no memory", lambda: seen(rows), ValueError, ("no memory", "read")),
+        ("TransformerBlock: step", lambda: block().step(rows[0]), TypeError, ("TransformerBlock.step", "causal=True")),
+        ("TransformerBlock: width", lambda: block()(XS), ValueError, ("(*batch, time, 6)", "(4, 5, 3)")),
+        (
+            "TransformerBlock: state",
+            lambda: block(causal=True).unroll(rows, ()),
+            ValueError,
+            ("state", "BlockState(self_attention, cross_attention)", "0"),
+        ),
+        (
+            "TransformerBlock: state of the attention",
+            lambda: block(causal=True).unroll(rows, ((), ())),
+            TypeError,
+            ("state.self_attention", "KVCache", "tuple"),
+        ),
+        ("FeedForward: n_in", lambda: sqx.FeedForward(0, 5, KEY), ValueError, ("FeedForward", "n_in", "0")),
+        ("FeedForward: d_ff", lambda: sqx.FeedForward(3, 5.0, KEY), TypeError, ("FeedForward", "d_ff", "5.0")),
+        ("FeedForward: key", lambda: sqx.FeedForward(3, 5, 0), TypeError, ("FeedForward", "key", "PRNG key")),
+        ("FeedForward: activation", lambda: forward(activation="relu"), TypeError, ("activation", "'relu'")),
+        ("FeedForward: a sum", lambda: forward(activation=jnp.sum)(XS), ValueError, ("activation", "shape", "()")),
+        ("FeedForward: gated", lambda: forward(gated=3), TypeError, ("gated", "True or False", "3")),
+        ("FeedForward: use_bias", lambda: forward(use_bias=None), TypeError, ("use_bias", "True or False", "None")),
+        ("FeedForward: initializer", lambda: forward(initializer="glorot"), TypeError, ("initializer", "'glorot'")),
+        ("Stack: empty", lambda: sqx.Stack([]), ValueError, ("Stack", "layers", "at least one")),
+        ("Stack: one layer", lambda: sqx.Stack(GRU), TypeError, ("Stack", "list", "GRU")),
+        ("Stack: a function", lambda: sqx.Stack([gru(3, 3), jnp.tanh]), TypeError, ("Stack", "layers[1]", "tanh")),
+        ("Stack: width", lambda: sqx.Stack([gru(3, 5)]), ValueError, ("Stack", "GRU", "n_in 3", "n_out 5")),
+        ("Stack: pools", lambda: sqx.Stack([last()]), ValueError, ("Stack", "pools")),
+        ("Stack: sizes", lambda: sqx.Stack([gru(3, 3), gru(4, 4)]), ValueError, ("Stack", "layers[1]", "layers[0]")),
+        ("Stack: options", lambda: sqx.Stack([block(), block(norm="pre")]), ValueError, ("Stack", "configuration")),
+        ("Stack: state a text", lambda: stack.unroll(rows, "x"), ValueError, ("Stack.unroll", "state", "(4, 2, ...)")),
+        ("Stack: state empty", lambda: stack.unroll(rows, ()), ValueError, ("Stack.unroll", "state", "BlockState")),
+        (
+            "Stack: state of one layer",
+            lambda: stack.unroll(rows, block(causal=True).init_state(4)),
+            ValueError,
+            ("Stack.unroll", "state.self_attention.k", "(4, 2, ...)", "(4, 0, 6)"),
+        ),
+        ("Stack: batch", lambda: stack.init_state(-1), ValueError, ("Stack.init_state", "batch", "-1")),
+        ("Remat: no layer", lambda: sqx.Remat(jnp.tanh), TypeError, ("Remat", "layer", "tanh")),
+        ("Remat: width", lambda: sqx.Remat(GRU)(rows), ValueError, ("Remat.forward", "3", "(4, 5, 6)")),
+        ("TiedReadout: tokens", lambda: sqx.TiedReadout(0, gru(3, 3), KEY), ValueError, ("TiedReadout", "n_tokens")),
+        ("TiedReadout: no layer", lambda: sqx.TiedReadout(9, jnp.tanh, KEY), TypeError, ("TiedReadout", "body")),
+        ("TiedReadout: widths", lambda: sqx.TiedReadout(9, gru(3, 4), KEY), ValueError, ("body", "n_in 3", "n_out 4")),
+        ("TiedReadout: body of tokens", lambda: sqx.TiedReadout(9, TOKENS, KEY), ValueError, ("body", "n_in None")),
+        ("TiedReadout: key", lambda: sqx.TiedReadout(9, gru(3, 3), 3), TypeError, ("TiedReadout", "key", "3")),
+        ("TiedReadout: dtype", lambda: sqx.TiedReadout(9, gru(3, 3), KEY, dtype=int), TypeError, ("dtype", "int")),
+        ("TiedReadout: vectors", lambda: sqx.TiedReadout(9, gru(3, 3), KEY)(XS), TypeError, ("integer", "float32")),
+    ]
+    return cases
+
+
 def no_checkpoint() -> None:
     with tempfile.TemporaryDirectory() as directory, train.Checkpoints(directory) as checkpoints:
         checkpoints.restore(GRADS)
@@ -691,7 +852,7 @@ def other_model() -> None:
 
 
 def cases() -> list[Case]:
-    return contract() + constructors() + attention() + training() + generation()
+    return contract() + constructors() + attention() + training() + generation() + transformers_()
 
 
 def main() -> None:

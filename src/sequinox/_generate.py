@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from ._checks import check_flags, check_key, number, raise_if, size
@@ -167,7 +168,7 @@ def _check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: 
         message = f"{who}: mask must be True on at least one token of every row: there are no logits in a row without"
         prompt = raise_if(prompt, ~jnp.any(mask, -1), message)
         wrong = wrong & mask
-    if isinstance(wrong, jax.core.Tracer):  # becomes NaN in the embedding
+    if isinstance(wrong, Tracer):  # becomes NaN in the embedding
         return prompt
     upper = "" if known is None else f" and less than {known}"
     return raise_if(prompt, wrong, f"{who}: tokens of prompt must be at least 0{upper}")
@@ -175,9 +176,13 @@ def _check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: 
 
 def _n_known(model: Any) -> int | None:
     """How many tokens the embedding in front has, if it can be told."""
-    while isinstance(model, Sequential | EncoderDecoder | TiedReadout):
-        is_list = isinstance(model, Sequential)
-        model = model.layers[0] if is_list else model.decoder if isinstance(model, EncoderDecoder) else model.embedding
+    first: dict[type, Callable[[Any], Any]] = {
+        Sequential: lambda m: m.layers[0],
+        EncoderDecoder: lambda m: m.decoder,
+        TiedReadout: lambda m: m.embedding,
+    }
+    while type(model) in first:
+        model = first[type(model)](model)
     known = isinstance(model, PerSample) and isinstance(model.function, eqx.nn.Embedding)
     return model.function.num_embeddings if known else None
 
@@ -196,7 +201,7 @@ def _real(value: Any, holds: Callable[[Any], Any], who: str, name: str, expected
         real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
         if value.shape != () or not real:
             raise TypeError(f"{who}: {name} must be a number, got an array of {value.dtype} {value.shape}")
-        if isinstance(value, jax.core.Tracer):
+        if isinstance(value, Tracer):
             value = value.astype(jnp.float32)
             return raise_if(value, ~holds(value), f"{who}: {name} must be {expected}")
         value = value.item()
@@ -207,9 +212,7 @@ def _real(value: Any, holds: Callable[[Any], Any], who: str, name: str, expected
 
 def _is_zero(value: Any) -> bool:
     """Whether a number is known to be zero."""
-    known = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(
-        value, jax.core.Tracer
-    )
+    known = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, Tracer)
     return known and np.shape(value) == () and float(value) == 0
 
 
@@ -229,7 +232,7 @@ def _with_room(state: State, more: int) -> State:
         return state
     slots = max(cache.k.shape[-2] for cache in caches)
     used = slots
-    if not any(isinstance(cache.n, jax.core.Tracer) for cache in caches):
+    if not any(isinstance(cache.n, Tracer) for cache in caches):
         used = max(int(np.max(cache.n, initial=0)) for cache in caches)
     return with_capacity(state, max(slots, -(-(used + more) // 64) * 64))
 
@@ -284,11 +287,12 @@ class _Draw(NamedTuple):
     top_p: Array | None
 
     def __call__(self, log_p: Float[Array, "*batch n_tokens"], t: Array) -> Int[Array, "*batch"]:
-        if self.key is None or self.temperature is None:
+        key = self.key
+        if key is None or self.temperature is None:
             return jnp.argmax(log_p, -1).astype(jnp.int32)
         n, temperature = log_p.shape[-1], self.temperature.astype(log_p.dtype)
         rows = jnp.arange(math.prod(log_p.shape[:-1]))
-        one = lambda row: jax.random.gumbel(jax.random.fold_in(jax.random.fold_in(self.key, row), t), (n,), log_p.dtype)
+        one = lambda row: jax.random.gumbel(jax.random.fold_in(jax.random.fold_in(key, row), t), (n,), log_p.dtype)
         noise = jax.vmap(one)(rows).reshape(log_p.shape)
         # As good as log_p / temperature + noise, and right at a temperature of 0.
         return jnp.argmax(self._keep(log_p, temperature) + temperature * noise, -1).astype(jnp.int32)

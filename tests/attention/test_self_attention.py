@@ -193,3 +193,12 @@ def test_steps_of_a_stream_draw_with_their_own_keys():
         assert 1 < np.count_nonzero(y) < 19
         np.testing.assert_allclose(y[y != 0], 2 / 20, rtol=1e-5)
     assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
+
+
+# ---- large sizes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_window_larger_than_any_count_hides_nothing():
+    layer = filled(MHSA(D, 2, KEY, d_head=4, window=2**40))
+    wide_open = filled(MHSA(D, 2, KEY, d_head=4))
+    np.testing.assert_array_equal(run(layer, XS), run(wide_open, XS))

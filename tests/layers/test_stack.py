@@ -130,6 +130,16 @@ def test_layers_without_a_state():
     assert state == () and sqx.Stack(several).init_state(4) == ()
 
 
+def test_layers_without_arrays():
+    stack = sqx.Stack([sqx.AddPositions(D)] * 3)
+    (_, (got, state)), _ = jitted((stack, XS), None)
+    (_, (ys, states)), _ = jitted((sqx.Sequential([sqx.AddPositions(D)] * 3), XS), None)
+    assert_close(got, ys)
+    assert_close(state[:, 2], states[2])
+    assert_close(stack(XS), sqx.Sequential([sqx.AddPositions(D)] * 3)(XS))
+    assert_close(sqx.Stack([sqx.PerSample(jnp.tanh)] * 2)(XS), jnp.tanh(jnp.tanh(XS)))
+
+
 # ---- streams and caches ----------------------------------------------------------------------------------------------
 
 

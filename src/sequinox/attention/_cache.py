@@ -41,7 +41,8 @@ class GrowingKVCache(NamedTuple):
 class RingKVCache(NamedTuple):
     """Keys and values of the last samples of a row, as many as a window sees: a stream may run for ever.
 
-    Sample `n` is in slot `n % slots`; the slots are the next power of two that holds the window.
+    Sample `n` is in slot `n % slots`; the slots are the next power of two that holds the window. Slots that hold
+    nothing that a later sample sees are zeros.
     """
 
     k: Float[Array, "*batch slots d_kv"]
@@ -131,6 +132,7 @@ def append(
     where: Places,
     mask: Bool[Array, "rows time"] | None,
     resets: Bool[Array, "rows time"] | None,
+    window: int | None,
 ) -> Cache:
     """The cache after a stretch: of each row, the real samples since its last reset. Batch axes are one, `rows`."""
     rows, time = k.shape[:2]
@@ -159,10 +161,14 @@ def append(
         stays = (row[:, -1] == 0)[:, None, None]
         keys, values = (jnp.where(stays, a, jnp.zeros_like(a)) for a in (keys, values))
     write = jax.vmap(lambda a, i, x: a.at[i].set(x, mode="drop", unique_indices=True))
-    return type(cache)(write(keys, slot, k), write(values, slot, v), n)
+    keys, values = write(keys, slot, k), write(values, slot, v)
+    if window is not None and window < capacity:  # what no later sample sees is let go: `attend_one` relies on it
+        seen = (slots(n, capacity).place >= -window)[:, :, None]
+        keys, values = (jnp.where(seen, a, jnp.zeros_like(a)) for a in (keys, values))
+    return type(cache)(keys, values, n)
 
 
-def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"]) -> Cache:
+def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"], window: int | None) -> Cache:
     """The cache after one sample."""
     keys, values, n = cache
     if isinstance(cache, GrowingKVCache):
@@ -171,7 +177,11 @@ def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"
     if isinstance(cache, KVCache):
         n = raise_if(n, n >= capacity, _full(capacity, "one sample more"))
     slot = jnp.mod(n, max(capacity, 1))
-    return type(cache)(_write(keys, slot, k), _write(values, slot, v), advance(n, 1))
+    keys, values = _write(keys, slot, k), _write(values, slot, v)
+    if window is not None and window < capacity:
+        left = jnp.mod(n - window, capacity)
+        keys, values = _write(keys, left, jnp.zeros_like(k)), _write(values, left, jnp.zeros_like(v))
+    return type(cache)(keys, values, advance(n, 1))
 
 
 def _write(a: Array, slot: Array, x: Array) -> Array:

@@ -147,6 +147,8 @@ class Rotary(eqx.Module):
         d = x.shape[-1]
         if d % 2:
             raise ValueError(f"Rotary: heads must have an even width, got {d}")
+        if not jnp.issubdtype(positions.dtype, jnp.integer):
+            raise TypeError(f"Rotary: positions must be integers, got dtype {positions.dtype}")
         dtype = _table_dtype(x.dtype)
         angle = jnp.expand_dims(angles(positions, self.base ** (-np.arange(0, d, 2) / d), dtype), -2)
         half = (*x.shape[:-1], d // 2)
@@ -202,7 +204,7 @@ class _Positions(SequenceLayer):
         if self.max_len is None:
             return values
         message = f"{type(self).__name__}: a row is longer than max_len={self.max_len}"
-        return raise_if(values, positions >= self.max_len, message)
+        return raise_if(values, positions >= min(self.max_len, 2**31 - 1), message)
 
 
 class AddPositions(_Positions):

@@ -13,7 +13,7 @@ from .._layer import SequenceLayer, require_streaming, select
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout
 from ._cache import GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
-from ._dot_product import Drop, Visible, attend, weights
+from ._dot_product import Drop, Visible, attend, attend_one, weights
 from ._heads import check_dropout, check_sizes, make_projections, merge_batch, project, split_heads
 from ._positions import Rotary, places
 
@@ -195,11 +195,13 @@ class MultiHeadSelfAttention(SequenceLayer):
         batch = x.shape[:-1]
         cache = flatten(state)
         q, k, v = self._project(x.reshape(math.prod(batch), 1, self.n_in), cache.n[:, None])
-        cache = push(cache, k[:, 0], v[:, 0])
+        cache = push(cache, k[:, 0], v[:, 0], self.window)
         held = slots(cache.n, cache.k.shape[1])
-        now = jnp.full((1, 1), -1, jnp.int32)
-        visible = Visible(now, held.place, jnp.zeros_like(now), held.row, window=self.window)
-        y = self._attend(q, cache.k, cache.v, visible, key, None)
+        seen = held.row == 0
+        if self.window is not None:
+            seen = seen & (held.place >= -self.window)
+        heads = attend_one(q[:, 0], cache.k, cache.v, seen, self.n_kv_heads, drop=self._drop, key=key)
+        y = project(self.W_O, self.b_O, heads[:, None])
         return y.reshape(*batch, self.n_out), unflatten(cache, batch)
 
     def _unroll(
@@ -225,7 +227,8 @@ class MultiHeadSelfAttention(SequenceLayer):
         )
         ks, vs = (jnp.concatenate([a, b], 1) for a, b in ((cache.k, k), (cache.v, v)))
         y = self._attend(q, ks, vs, visible, key, self.chunk_size)
-        return y.reshape(*batch, time, self.n_out), unflatten(append(cache, k, v, where, mask, resets), batch)
+        after = append(cache, k, v, where, mask, resets, self.window)
+        return y.reshape(*batch, time, self.n_out), unflatten(after, batch)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         (q, k, v), visible = self._whole(xs, mask, resets)
@@ -281,10 +284,13 @@ class MultiHeadSelfAttention(SequenceLayer):
             k = self.rotary(split_heads(k, self.n_kv_heads), positions).reshape(k.shape)
         return q, k, v
 
+    @property
+    def _drop(self) -> Drop | None:
+        return None if self.dropout.p == 0 or self.dropout.inference else self.dropout.apply
+
     def _attend(
         self, q: Array, k: Array, v: Array, visible: Visible, key: Array | None, chunk_size: int | None
     ) -> Array:
-        drop: Drop | None = None if self.dropout.p == 0 or self.dropout.inference else self.dropout.apply
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
-        heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=drop, key=key)
+        heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=self._drop, key=key)
         return project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))

@@ -219,4 +219,7 @@ def make_norm(norm_layer: Callable[..., Any], d_model: int, dtype: Any, who: str
     """A norm of samples of width `d_model`."""
     if not callable(norm_layer):
         raise TypeError(f"{who}: norm_layer must be a class such as eqx.nn.LayerNorm, got {norm_layer!r}")
-    return PerSample(norm_layer(d_model, dtype=dtype), d_model)
+    norm = PerSample(norm_layer(d_model, dtype=dtype), d_model)
+    if norm.n_out != d_model:
+        raise ValueError(f"{who}: norm_layer must keep the width {d_model} of a sample, but gives {norm.n_out}")
+    return norm

@@ -102,7 +102,7 @@ class Stack(SequenceLayer):
             arrays, s, k = inputs
             return run(eqx.combine(arrays, rest), x, s, k)
 
-        x, lead = jax.lax.scan(body, x, (arrays, lead, keys))
+        x, lead = jax.lax.scan(body, x, (arrays, lead, keys), self.depth)
         return x, jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), lead)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:

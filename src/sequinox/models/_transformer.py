@@ -49,7 +49,8 @@ def transformer_encoder(
         depth: number of blocks.
         n_out: width of the output, for example the number of classes.
         key: PRNG key for the weights.
-        max_len: the longest row, in real samples; a longer one is an error. Needed for learned positions only.
+        max_len: the longest row, in real samples, of sinusoidal and learned positions; a longer one is an error. Needed
+            for learned positions only.
         tokens: whether samples are integer tokens, which an embedding reads in place of the dense projection.
         positions: `"sinusoidal"` (default), as in the paper; `"learned"`; `"rotary"` or a `Rotary`, inside attention;
             or None.
@@ -141,7 +142,8 @@ def transformer_decoder(
         depth: number of blocks.
         n_out: width of the output; of a language model, the number of tokens.
         key: PRNG key for the weights.
-        max_len: the longest row, in real samples; a longer one is an error. Needed for learned positions only.
+        max_len: the longest row, in real samples, of sinusoidal and learned positions; a longer one is an error. Needed
+            for learned positions only.
         tokens: whether samples are integer tokens.
         tied: whether the readout is the embedding's own matrix, without a bias; then `n_out` is `n_in`.
         readout_bias: whether a readout that is not tied has a bias, which starts at zero.
@@ -180,6 +182,7 @@ def transformer_decoder(
     if options.pop("causal", True) is not True:
         raise ValueError(f"{who}: a decoder is causal; transformer_encoder need not be")
     options["causal"] = True
+    readout_bias = flag(readout_bias, who, "readout_bias")
     if flag(tied, who, "tied") and (not tokens or n_in != n_out):
         raise ValueError(f"{who}: a tied readout needs tokens=True and n_out == n_in, got n_in {n_in}, n_out {n_out}")
     body = _body(
@@ -199,7 +202,7 @@ def transformer_decoder(
         options,
     )
     if tied:
-        return TiedReadout(n_in, Sequential(body) if body else Sequential([Dropout(0.0)]), k_in, dtype=dtype)
+        return TiedReadout(n_in, Sequential(body), k_in, dtype=dtype)
     head = Dense(d_model, n_out, k_out, use_bias=readout_bias, dtype=dtype)
     return Sequential([_reader(who, n_in, d_model, tokens, k_in, dtype), *body, head])
 
@@ -236,8 +239,8 @@ def encoder_decoder(
         n_out: number of different target tokens, or with `target_tokens=False` the width of a target sample; also the
             width of the output.
         key: PRNG key for the weights.
-        max_len: the longest row, source or target, in real samples; a longer one is an error. Needed for learned
-            positions only.
+        max_len: the longest row, source or target, in real samples, of sinusoidal and learned positions; a longer one
+            is an error. Needed for learned positions only.
         tokens: whether source samples are integer tokens.
         target_tokens: whether target samples are.
         tied: whether the readout is the target embedding's own matrix.
@@ -269,9 +272,9 @@ def encoder_decoder(
     """
     who = "encoder_decoder"
     k_in, k_encoder, k_decoder = jax.random.split(check_key(key, who), 3)
-    dtype = float_dtype(dtype, who)
-    if "causal" in options or "cross" in options:
-        raise ValueError(f"{who}: causal and cross are what encoder and decoder are made of; they are no options")
+    dtype, n_out = float_dtype(dtype, who), size(n_out, who, "n_out")
+    if options.keys() & {"causal", "cross", "d_memory"}:
+        raise ValueError(f"{who}: causal, cross and d_memory follow from what it is made of; they are no options")
     own = (d_model, n_heads, d_ff, depth)
     common: Any = {
         "positions": positions,
@@ -324,6 +327,8 @@ def _body(
     dropout = check_dropout(dropout, who)
     k_positions, *keys = jax.random.split(key, depth + 1)
     layers: list[SequenceLayer] = []
+    if "rotary" in options:
+        raise ValueError(f'{who}: rotary is no option; take positions="rotary", or a Rotary as positions')
     if isinstance(positions, Rotary) or positions == "rotary":
         options["rotary"] = positions if isinstance(positions, Rotary) else Rotary()
     elif positions == "sinusoidal":
@@ -466,13 +471,18 @@ class EncoderDecoder(SequenceLayer):
             decoder: reads the target, with cross-attention in it.
 
         Raises:
-            TypeError, ValueError: if they are no sequence layers, or the encoder pools over time.
+            TypeError, ValueError: if they are no sequence layers, the encoder pools over time, or the decoder has no
+                cross-attention in it.
         """
         for name, layer in (("encoder", encoder), ("decoder", decoder)):
             if not isinstance(layer, SequenceLayer):
                 raise TypeError(f"EncoderDecoder: {name} must be a sequence layer, got {layer!r}")
         if encoder.pools:
             raise ValueError("EncoderDecoder: the encoder must give one output a sample, but it pools over time")
+        if not any(map(_looks_at_memory, jax.tree.leaves(decoder, is_leaf=_looks_at_memory))):
+            raise ValueError(
+                "EncoderDecoder: the decoder must have cross-attention in it, such as TransformerBlock(cross=True)"
+            )
         self.encoder, self.decoder = encoder, decoder
 
     def start(self, source: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> State:
@@ -535,3 +545,12 @@ class EncoderDecoder(SequenceLayer):
 
     def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
         return self.decoder._conform_state(state, batch, dtype, where)
+
+
+def _looks_at_memory(node: Any) -> bool:
+    """Whether a node of a tree is itself a layer that looks at a memory, not one that hands it on to those inside."""
+    if isinstance(node, Sequential | Stack | Remat | TiedReadout | EncoderDecoder):
+        return False
+    if isinstance(node, TransformerBlock):
+        return node.cross_attention is not None
+    return isinstance(node, SequenceLayer) and type(node)._remember is not SequenceLayer._remember
