@@ -57,7 +57,7 @@ def test_its_arrays():
 
 def test_the_spread_of_its_weights():
     """Glorot's, with the fans of each matrix; and an initialiser of one's own."""
-    layer = sqx.FeedForward(40, 120, KEY, gated=True)
+    layer: Any = sqx.FeedForward(40, 120, KEY, gated=True)
     for W in (layer.W_1, layer.W_2, layer.W_g):
         assert np.std(W) == pytest.approx(math.sqrt(2 / 160), rel=0.05)
     same = sqx.FeedForward(N_IN, D_FF, KEY, initializer=jax.nn.initializers.constant(0.5))

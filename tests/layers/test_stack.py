@@ -39,7 +39,7 @@ def run(net: Any, xs: Any, key: Any = None) -> Any:
     return jnp.sum(ys * D_YS), (ys, state)
 
 
-jitted = eqx.filter_jit(eqx.filter_value_and_grad(lambda args, key: run(*args, key), has_aux=True))
+jitted = eqx.filter_jit(eqx.filter_value_and_grad(lambda args, key: run(args[0], args[1], key), has_aux=True))
 
 
 def at_depth(tree: Any, i: int, axis: int) -> Any:
@@ -153,7 +153,10 @@ def test_steps_in_a_compiled_scan():
 
     @jax.jit
     def whole(xs: Any, state: Any) -> Any:
-        step = lambda s, x: stack.step(x, s)[::-1]
+        def step(state: Any, x: Any) -> Any:
+            y, state = stack.step(x, state)
+            return state, y
+
         return jax.lax.scan(step, state, jnp.moveaxis(xs, 1, 0))
 
     state, ys = whole(XS, start)
@@ -275,7 +278,7 @@ def test_compilation_does_not_grow_with_depth(how: str):
 
 def test_another_depth_and_other_weights():
     """Weights are read off the arrays at every call: an edit of one layer's is seen."""
-    stack = sqx.Stack(layers("GRU"))
+    stack: Any = sqx.Stack(layers("GRU"))
     edited = eqx.tree_at(lambda s: s.layer.W, stack, stack.layer.W.at[1].set(0.0))
     plain = layers("GRU")
     plain[1] = eqx.tree_at(lambda la: la.W, plain[1], jnp.zeros_like(plain[1].W))
@@ -323,7 +326,8 @@ def test_the_compiled_gradient_needs_less_memory():
     def temporary(net: Any) -> int:
         arrays, rest = eqx.partition(net, eqx.is_array)
         loss = lambda arrays: jnp.sum(eqx.combine(arrays, rest)(xs) ** 2)
-        return jax.jit(jax.grad(loss)).lower(arrays).compile().memory_analysis().temp_size_in_bytes
+        found: Any = jax.jit(jax.grad(loss)).lower(arrays).compile().memory_analysis()
+        return found.temp_size_in_bytes
 
     assert temporary(sqx.Stack([sqx.Remat(la) for la in several])) < 0.5 * temporary(sqx.Stack(several))
 

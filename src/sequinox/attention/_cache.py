@@ -152,9 +152,9 @@ def append(
     kept = row == row[:, -1:]
     if mask is not None:
         kept = kept & mask
+    total = jnp.sum(kept, 1, keepdims=True, dtype=jnp.int32)
     if isinstance(cache, RingKVCache) and time > capacity:
-        total = jnp.broadcast_to(jnp.sum(kept, 1, keepdims=True, dtype=jnp.int32), full)
-        kept = kept & (jnp.cumsum(kept, 1, dtype=jnp.int32) > total - capacity)
+        kept = kept & (jnp.cumsum(kept, 1, dtype=jnp.int32) > jnp.broadcast_to(total, full) - capacity)
     t = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32)[None], full)
     slot = jnp.where(kept, jnp.mod(position, max(capacity, 1)), capacity + t)  # outside: not written
     if resets is not None:
@@ -162,9 +162,12 @@ def append(
         keys, values = (jnp.where(stays, a, jnp.zeros_like(a)) for a in (keys, values))
     write = jax.vmap(lambda a, i, x: a.at[i].set(x, mode="drop", unique_indices=True))
     keys, values = write(keys, slot, k), write(values, slot, v)
-    if window is not None and window < capacity:  # what no later sample sees is let go: `attend_one` relies on it
-        seen = (slots(n, capacity).place >= -window)[:, :, None]
-        keys, values = (jnp.where(seen, a, jnp.zeros_like(a)) for a in (keys, values))
+    if window is not None and window < capacity:  # as in `push`
+        before, after = slots(cache.n, capacity), slots(n, capacity)
+        written = after.place >= -jnp.broadcast_to(total, after.place.shape)
+        left = (after.place < -window) & (written | ((before.row == 0) & (before.place >= -window)))
+        left = left[:, :, None]
+        keys, values = (jnp.where(left, jnp.zeros_like(a), a) for a in (keys, values))
     return type(cache)(keys, values, n)
 
 
@@ -177,10 +180,10 @@ def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"
     if isinstance(cache, KVCache):
         n = raise_if(n, n >= capacity, _full(capacity, "one sample more"))
     slot = jnp.mod(n, max(capacity, 1))
-    keys, values = _write(keys, slot, k), _write(values, slot, v)
-    if window is not None and window < capacity:
-        left = jnp.mod(n - window, capacity)
+    if window is not None and window < capacity:  # what no later sample sees is let go: `attend_one` relies on it
+        left = jnp.where(n >= window, jnp.mod(n - window, capacity), slot)
         keys, values = _write(keys, left, jnp.zeros_like(k)), _write(values, left, jnp.zeros_like(v))
+    keys, values = _write(keys, slot, k), _write(values, slot, v)
     return type(cache)(keys, values, advance(n, 1))
 
 

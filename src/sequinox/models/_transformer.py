@@ -287,7 +287,7 @@ def encoder_decoder(
     encoder = Sequential(
         [
             _reader(who, n_in, d_model, tokens, k_in, dtype),
-            *_body(who, *own, k_encoder, max_len, *common.values(), dict(options)),
+            *_body(who, *own, k_encoder, max_len, positions, norm, dropout, scan_layers, remat, dtype, dict(options)),
         ]
     )
     decoder = transformer_decoder(
