@@ -1,6 +1,6 @@
 """Depth: layers of one configuration that are compiled once, and layers that are computed anew for the derivative."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, float_dtype
+from .._checks import batch_shape, check_tuple, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
 
@@ -16,9 +16,10 @@ from .._types import BatchShape, DType, State
 class Stack(SequenceLayer):
     """Layers of one configuration, one behind another: as a `Sequential` of them, but compiled once for all.
 
-    Their arrays are stacked along a new leading axis, and `jax.lax.scan` walks over them, so that compilation takes no
-    longer for many layers than for one. `stack.layer` holds the stacked arrays. The state is that of one layer, with an
-    axis for the depth behind the batch axes.
+    Their arrays are stacked along a new leading axis, and `jax.lax.scan` walks over them in `forward` and `unroll`, so
+    that compilation takes no longer for many layers than for one. `stack.layer` holds the stacked arrays. The state is
+    that of the `Sequential`, a tuple of the layers' states, and `step` goes through it layer by layer: a scan would
+    copy every cache at every step.
 
     ??? example
 
@@ -75,8 +76,8 @@ class Stack(SequenceLayer):
         """That of the layers."""
         return self.layer.offline_reason
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
-        """The states of the layers, along an axis behind the batch axes.
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> tuple[State, ...]:
+        """The states of the layers, in their order.
 
         Arguments:
             batch: the batch axes, an integer or a tuple; `()` for a single stream.
@@ -84,57 +85,62 @@ class Stack(SequenceLayer):
         """
         batch = batch_shape(batch, "Stack.init_state")
         dtype = float_dtype(self.dtype if dtype is None else dtype, "Stack.init_state")
-        return self._each(lambda layer, _: layer.init_state(batch, dtype), (), len(batch))
+        return tuple(layer.init_state(batch, dtype) for layer in self)
 
-    def _each(self, function: Callable, state: State, axis: int) -> State:
-        """A function of layer and state, for every layer; the states have their depth axis at `axis`."""
+    def __len__(self) -> int:
+        return self.depth
+
+    def __getitem__(self, i: int) -> SequenceLayer:
         arrays, rest = eqx.partition(self.layer, eqx.is_array)
-        one = lambda a, s: function(eqx.combine(a, rest), s)
-        return jax.vmap(one, (0, axis), axis, axis_size=self.depth)(arrays, state)
+        return eqx.combine(jax.tree.map(lambda a: a[range(self.depth)[i]], arrays), rest)
 
-    def _scan(self, run: Callable, x: Array, state: State, key: Array | None, axis: int) -> tuple[Array, State]:
-        """`run(layer, x, state, key)` through all layers; the states have their depth axis at `axis`."""
+    def __iter__(self) -> Iterator[SequenceLayer]:
+        return (self[i] for i in range(self.depth))
+
+    def _scan(self, run: Callable, x: Array, states: tuple[State, ...], key: Array | None) -> tuple[Array, Any]:
+        """`run(layer, x, state, key)` through all layers, compiled once."""
         arrays, rest = eqx.partition(self.layer, eqx.is_array)
         keys = None if key is None else jax.random.split(key, self.depth)
-        lead = jax.tree.map(lambda a: jnp.moveaxis(a, axis, 0), state)
 
         def body(x: Array, inputs: Any) -> tuple[Array, State]:
             arrays, s, k = inputs
             return run(eqx.combine(arrays, rest), x, s, k)
 
-        x, lead = jax.lax.scan(body, x, (arrays, lead, keys), self.depth)
-        return x, jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), lead)
+        stacked = jax.tree.map(lambda *a: jnp.stack(a), *states)
+        x, stacked = jax.lax.scan(body, x, (arrays, stacked, keys), length=self.depth)
+        return x, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(self.depth))
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        return self._scan(lambda layer, x, s, k: layer.step(x, s, key=k), x, state, key, x.ndim - 1)
+    def _step(self, x: Array, state: tuple[State, ...], key: Array | None) -> tuple[Array, tuple[State, ...]]:
+        states, keys = [], [None] * self.depth if key is None else list(jax.random.split(key, self.depth))
+        for layer, s, k in zip(self, state, keys, strict=True):
+            x, s = layer.step(x, s, key=k)
+            states.append(s)
+        return x, tuple(states)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: tuple[State, ...], mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, tuple[State, ...]]:
         run = lambda layer, x, s, k: layer.unroll(x, s, mask=mask, resets=resets, key=k)
-        return self._scan(run, xs, state, key, xs.ndim - 2)
+        return self._scan(run, xs, state, key)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         run = lambda layer, x, _, k: (layer.forward(x, mask=mask, resets=resets, key=k), ())
-        return self._scan(run, xs, (), key, 0)[0]
+        return self._scan(run, xs, ((),) * self.depth, key)[0]
 
     def _filler(self, x: Array) -> Array:
         return self.layer._filler(x)
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
-        return self._each(lambda layer, s: layer._remember(s, memory, mask), state, memory.ndim - 2)
+    def _remember(self, state: tuple[State, ...], memory: Array, mask: Array | None) -> tuple[State, ...]:
+        return tuple(layer._remember(s, memory, mask) for layer, s in zip(self, state, strict=True))
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        axis = len(batch)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-            shape = jnp.shape(leaf)
-            if len(shape) <= axis or shape[axis] != self.depth:
-                name = where + jax.tree_util.keystr(path)
-                axes = ", ".join(map(str, (*batch, self.depth)))
-                raise ValueError(f"{name} must have shape ({axes}, ...), a layer's with an axis for depth, got {shape}")
-        first = jax.tree.map(lambda a: jnp.take(jnp.asarray(a), 0, axis), state)
-        first = self.layer._conform_state(first, batch, dtype, where)
-        return jax.tree.unflatten(jax.tree.structure(first), map(jnp.asarray, jax.tree.leaves(state)))
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> tuple[State, ...]:
+        parts = check_tuple(state, self.depth, where)
+        states = [self.layer._conform_state(s, batch, dtype, f"{where}[{i}]") for i, s in enumerate(parts)]
+        kinds = [jax.tree.map(lambda a: (a.shape, a.dtype), s) for s in states]
+        for i in range(1, self.depth):
+            if jax.tree.structure(states[i]) != jax.tree.structure(states[0]) or kinds[i] != kinds[0]:
+                raise ValueError(f"{where} must be of one kind and shape in all layers, but [{i}] differs from [0]")
+        return tuple(states)
 
 
 class Remat(SequenceLayer):

@@ -60,7 +60,7 @@ def transformer_encoder(
         dropout: probability of a zero in training, behind the positions and behind every sub-layer. Calls then need
             `key=`. Default 0.
         scan_layers: whether the blocks are a [`Stack`][sequinox.layers.Stack], compiled once for all of them: for deep
-            networks. Same numbers; the state has another form.
+            networks. The numbers are the same.
         remat: whether the blocks are computed a second time for the derivative instead of being kept.
         dtype: of the weights; default: JAX's default, float32.
         options: of every [`TransformerBlock`][sequinox.TransformerBlock], for example `causal=True`, `window=64` or
@@ -153,7 +153,7 @@ def transformer_decoder(
         dropout: probability of a zero in training, behind the positions and behind every sub-layer. Calls then need
             `key=`. Default 0.
         scan_layers: whether the blocks are a [`Stack`][sequinox.layers.Stack], compiled once for all of them: for deep
-            networks. Same numbers; the state has another form.
+            networks. The numbers are the same.
         remat: whether the blocks are computed a second time for the derivative instead of being kept.
         dtype: of the weights; default: JAX's default, float32.
         options: of every [`TransformerBlock`][sequinox.TransformerBlock], for example `window=64`, `n_kv_heads=2` or
