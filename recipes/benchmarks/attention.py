@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ import tyro
 
 import sequinox as sqx
 
-SIZES = {"d_model": 256, "n_heads": 8, "d_ff": 688, "depth": 4}
+SIZES: dict[str, Any] = {"d_model": 256, "n_heads": 8, "d_ff": 688, "depth": 4}
 N_TOKENS, N_KV_HEADS, PROMPT, NEW = 1000, 4, 16, 256
 
 
@@ -44,13 +44,13 @@ class Options:
     `transformers`; less than 1 GB; compile time at most 1.5 times."""
 
 
-def llama_like(key: jax.Array) -> sqx.SequenceLayer:
+def llama_like(key: Any) -> sqx.SequenceLayer:
     """A small decoder with the options of a Llama."""
     return sqx.transformer_decoder(
         N_TOKENS,
-        *SIZES.values(),
-        N_TOKENS,
-        key,
+        n_out=N_TOKENS,
+        key=key,
+        **SIZES,
         tokens=True,
         readout_bias=False,
         positions="rotary",
@@ -77,7 +77,7 @@ def decode(options: Options) -> bool:
     run = jax.jit(step, donate_argnums=1)
     xs = jax.random.normal(jax.random.key(1), (n, 16))
     samples = list(np.asarray(xs))
-    ratios = []
+    ratios, ys, first, last = [], [], 0.0, 0.0
     for _ in range(options.repeats):
         state, times, ys = sqx.with_capacity(model.init_state(), n), [], []
         for x in samples:
@@ -142,7 +142,7 @@ def transformers_way(prompt: np.ndarray) -> dict[str, Callable]:
         eos_token_id=None,
         pad_token_id=0,
     )
-    model = transformers.LlamaForCausalLM(config).eval()
+    model: Any = transformers.LlamaForCausalLM(config).eval()
     tokens = torch.from_numpy(prompt)
 
     def run():
@@ -159,7 +159,7 @@ def long(options: Options) -> bool:
     """Temporary memory of the gradient at 16,384 samples, and the chunked gradient against the plain one at 1,024."""
     del options
 
-    def gradient(chunk_size: int | None) -> tuple[Callable, sqx.MultiHeadSelfAttention]:
+    def gradient(chunk_size: int | None) -> tuple[Any, Any]:
         layer = sqx.MultiHeadSelfAttention(64, 4, jax.random.key(0), causal=True, chunk_size=chunk_size)
         _, rest = eqx.partition(layer, eqx.is_array)
         loss = lambda arrays, xs: jnp.sum(eqx.combine(arrays, rest)(xs) ** 2)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.export import is_symbolic_dim
 from jaxtyping import Array
 
@@ -83,7 +84,7 @@ def size(value: Any, who: str, name: str) -> int:
 
 def raise_if(values: Any, wrong: Array, message: str) -> Any:
     """The values, or a `ValueError` if any of `wrong` is True: at once, or under `jit` as the program runs."""
-    if isinstance(wrong, jax.core.Tracer):
+    if isinstance(wrong, Tracer):
         return eqx.error_if(values, wrong, message)
     if bool(jnp.any(wrong)):
         raise ValueError(message)

@@ -165,7 +165,7 @@ class SequenceLayer(eqx.Module):
         if mask is None and resets is None:
             y, state = self._step(x, state, key)
         else:  # a stretch of one, whose rows may have no sample, or start afresh
-            one = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
+            one: Any = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
             x = x if mask is None else select(mask, x, self._filler(x))
             y, state = self._unroll(one(x), state, one(mask), one(resets), key)
             if not self.pools:  # a layer that pools gives its output so far, also in a row without a sample

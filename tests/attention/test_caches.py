@@ -1,5 +1,8 @@
 """Caches of causal attention: streams, stretches, capacity, rings that run for ever; against lists of samples."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# Arguments are unpacked from tables.
+
 from typing import Any
 
 import attention_oracles as oracles

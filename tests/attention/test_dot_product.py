@@ -1,5 +1,8 @@
 """Scaled dot-product attention against NumPy loops in float64: who sees whom, what is not seen, and nothing else."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# Arguments are unpacked from tables.
+
 import itertools
 from typing import Any
 

@@ -1,5 +1,8 @@
 """Attention against PyTorch's function and layer, with the same weights: outputs and gradients."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# Arguments are unpacked from tables.
+
 from typing import Any
 
 import equinox as eqx

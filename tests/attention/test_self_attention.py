@@ -1,5 +1,8 @@
 """Multi-head self-attention against NumPy loops: heads, groups, windows, positions, weights to look at, dropout."""
 
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# Arguments are unpacked from tables.
+
 from typing import Any
 
 import attention_oracles as oracles

@@ -88,7 +88,8 @@ def with_capacity(state: State, capacity: int) -> State:
         slots = leaf.k.shape[-2]
         if slots > capacity:
             raise ValueError(f"with_capacity: capacity must be at least the {slots} slots of the cache, got {capacity}")
-        return KVCache(*(_add_slots(a, capacity - slots) for a in leaf[:2]), leaf.n)
+        more = capacity - slots
+        return KVCache(_add_slots(leaf.k, more), _add_slots(leaf.v, more), leaf.n)
 
     return jax.tree.map(fix, state, is_leaf=is_cache)
 
@@ -203,9 +204,11 @@ def _full(capacity: int, what: str) -> str:
 def flatten(cache: Cache) -> Cache:
     """The batch axes as one."""
     rows = math.prod(cache.n.shape)
-    return type(cache)(*(a.reshape(rows, *a.shape[-2:]) for a in cache[:2]), cache.n.reshape(rows))
+    one = lambda a: a.reshape(rows, *a.shape[-2:])
+    return type(cache)(one(cache.k), one(cache.v), cache.n.reshape(rows))
 
 
 def unflatten(cache: Cache, batch: tuple[int, ...]) -> Cache:
     """One axis of rows as the batch axes."""
-    return type(cache)(*(a.reshape(*batch, *a.shape[1:]) for a in cache[:2]), cache.n.reshape(batch))
+    apart = lambda a: a.reshape(*batch, *a.shape[1:])
+    return type(cache)(apart(cache.k), apart(cache.v), cache.n.reshape(batch))

@@ -30,7 +30,7 @@ from .._types import BatchShape, DType, Initializer, PRNGKey
 class Places(NamedTuple):
     """Where the samples of a stretch stand. Without a mask, resets and a state, the batch axes are of length 1."""
 
-    count: Int[Array, "*batch time"]
+    earlier: Int[Array, "*batch time"]
     """Real samples before this one in the stretch."""
     row: Int[Array, "*batch time"]
     """Number of the packed row: resets up to this sample. Row 0 goes on from the state."""

@@ -216,7 +216,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         q, k, v = self._project(merge_batch(xs, 2), where.position)
         held = slots(cache.n, cache.k.shape[1])
         full = (cache.n.shape[0], time)
-        place, row = (jnp.broadcast_to(a, full) for a in (where.count, where.row))
+        place, row = (jnp.broadcast_to(a, full) for a in (where.earlier, where.row))
         visible = Visible(
             place,
             jnp.concatenate([held.place, place], 1),
@@ -273,7 +273,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         if mask is not None:
             row = jnp.broadcast_to(where.row, mask.shape)
             q_row, k_row = jnp.where(mask, row, -2), jnp.where(mask, row, -1)  # a masked one sees nothing, unseen
-        return qkv, Visible(where.count, where.count, q_row, k_row, causal=self.causal, window=self.window)
+        return qkv, Visible(where.earlier, where.earlier, q_row, k_row, causal=self.causal, window=self.window)
 
     def _project(self, xs: Array, positions: Array) -> tuple[Array, Array, Array]:
         """Queries with their heads apart, keys and values as they are kept."""

@@ -28,7 +28,8 @@ def modes(p: Probe) -> None:
         forward = p.run(how="forward", mask=np.ones((p.n_rows, T), bool), resets=np.zeros((p.n_rows, T), bool))
         for name in ("ys", "d_layer", "d_xs"):
             p.close(getattr(forward, name), getattr(from_start, name), f"forward against unroll: {name}")
-        p.identical(*_called(p.layer, p.xs), "layer(xs) against layer.forward(xs)")
+        called, forward = _called(p.layer, p.xs)
+        p.identical(called, forward, "layer(xs) against layer.forward(xs)")
     if not p.layer.streams:
         _refuses_to_step(p)
         return
@@ -37,7 +38,8 @@ def modes(p: Probe) -> None:
         p.same_shapes(after, initial, "the state after step")
     if p.draws:
         return
-    p.close(*_stepped(p.layer, p.xs[:, 0], initial), "step from None and from the initial state")
+    from_none, from_initial = _stepped(p.layer, p.xs[:, 0], initial)
+    p.close(from_none, from_initial, "step from None and from the initial state")
     for pieces in ([STEP] * T, [T - 1, STEP]):
         p.close(p.chain(pieces), p.run(), f"without mask and resets, cut into {pieces}")
     cuts = [[c, T - c] for c in range(T + 1)]
