@@ -340,7 +340,6 @@ def attention(**options: Any) -> sqx.MultiHeadSelfAttention:
 
 
 ATTENTION = [
-    Entry("MHSA", MHSA, lambda: MHSA(6, 2, KEYS[0])),
     Entry("MHSA-window-bias", MHSA, lambda: MHSA(6, 2, KEYS[0], window=2, use_bias=True)),
     Entry("MHSA-causal", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True)),
     Entry(
@@ -348,7 +347,6 @@ ATTENTION = [
         MHSA,
         lambda: attention(causal=True, n_kv_heads=2, rotary=sqx.Rotary(), use_bias=True, chunk_size=3),
     ),
-    Entry("MHSA-growing", MHSA, lambda: Growing(MHSA(6, 2, KEYS[0], causal=True, d_head=2, n_kv_heads=1))),
     Entry(
         "MHSA-growing-rotary",
         MHSA,
@@ -356,11 +354,6 @@ ATTENTION = [
     ),
     Entry("MHSA-ring", MHSA, lambda: MHSA(6, 3, KEYS[0], causal=True, window=2)),
     Entry("MHSA-ring-of-three", MHSA, lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1)),
-    Entry(
-        "MHSA-dropout-inference",
-        MHSA,
-        lambda: eqx.nn.inference_mode(MHSA(6, 2, KEYS[0], causal=True, dropout=0.5)),
-    ),
     Entry("MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3]),
     Entry("MHCA", MHCA, lambda: Remembering(MHCA(6, 2, KEYS[0], d_memory=5), 5)),
     Entry("MHCA-grouped-chunked", MHCA, lambda: Remembering(MHCA(8, 4, KEYS[0], n_kv_heads=2, chunk_size=3), 8)),

@@ -1,9 +1,9 @@
 """Every promise of the contract, on every entry of the table: transformers and what they are made of."""
 
 import pytest
+from promises import check
 from table import TRANSFORMERS, Entry
 
-from sequinox.testing import check_layer
 from sequinox.testing._check import PROMISES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -12,4 +12,4 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize("entry", TRANSFORMERS, ids=str)
 def test_promise(entry: Entry, promise: str):
-    check_layer(entry.layer(), promises=[promise], n_in=entry.n_in, key=entry.key, rebuild=entry.layer)
+    check(entry, promise)
