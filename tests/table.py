@@ -373,9 +373,8 @@ TRANSFORMERS = [
         sqx.FeedForward,
         lambda: sqx.FeedForward(3, 5, KEYS[0], gated=True, activation=jax.nn.silu, use_bias=False),
     ),
-    Entry("Remat", sqx.Remat, lambda: sqx.Remat(sqx.GRU(3, 5, KEYS[0]))),
-    Entry("Stack", sqx.Stack, lambda: sqx.Stack([sqx.RNN(3, 3, k) for k in KEYS[:3]])),
-    Entry("TransformerBlock", Block, lambda: Block(6, 3, 5, KEYS[0], causal=True)),
+    Entry("Remat", sqx.Remat, lambda: sqx.Remat(sqx.RNN(3, 5, KEYS[0], implementation="scan"))),
+    Entry("Stack", sqx.Stack, lambda: sqx.Stack([sqx.RNN(3, 3, k, implementation="scan") for k in KEYS[:3]])),
     Entry(
         "TransformerBlock-pre-with-memory",
         Block,
@@ -399,7 +398,12 @@ TRANSFORMERS = [
             5,
         ),
     ),
-    Entry("TiedReadout", sqx.TiedReadout, lambda: sqx.TiedReadout(4, sqx.GRU(3, 3, KEYS[0]), KEYS[1]), n_in=4),
+    Entry(
+        "TiedReadout",
+        sqx.TiedReadout,
+        lambda: sqx.TiedReadout(4, sqx.RNN(3, 3, KEYS[0], implementation="scan"), KEYS[1]),
+        n_in=4,
+    ),
     Entry("transformer_encoder", encoder, lambda: encoder(3, 6, 2, 5, 1, 2, KEYS[0], 16)),
     Entry(
         "transformer_encoder-causal-dropout",
@@ -412,7 +416,7 @@ TRANSFORMERS = [
     Entry(
         "transformer_decoder-window",
         decoder,
-        lambda: decoder(3, 8, 2, 5, 2, 4, KEYS[0], positions="rotary", window=2, norm="pre"),
+        lambda: decoder(3, 8, 2, 5, 1, 4, KEYS[0], positions="rotary", window=2, norm="pre"),
     ),
     Entry(
         "transformer_decoder-stack-tied",

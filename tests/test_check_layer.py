@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array
 from table import PeakHold, RunningSum, perturbed
@@ -185,9 +186,9 @@ def test_finds(broken: Any, promise: str, words: str):
 
 def test_one_line_for_each_broken_promise():
     with pytest.raises(AssertionError) as error:
-        check_layer(built(IgnoresResets), promises=["masks", "resets", "causality", "modes"])
+        check_layer(built(MixesRows), promises=["final_state", "masks", "rows", "training"])
     lines = str(error.value).removeprefix("check_layer: ").splitlines()
-    assert [line.split(":")[0] for line in lines] == ["resets", "modes"]
+    assert [line.split(":")[0] for line in lines] == ["masks", "rows"]
 
 
 def test_the_message_has_place_and_numbers():
@@ -252,3 +253,42 @@ print("kept")
 def test_perturbed_layers_differ_from_fresh_ones():
     lstm = perturbed(sqx.LSTM(3, 5, jax.random.key(0)))
     assert all(bool(jnp.all(a != 0)) for a in sqx.parameters(lstm).values())
+
+
+class OwnWithAttention(sqx.SequenceLayer):
+    """A layer of a user's that holds attention; `lost` forgets what its cache held whenever it grows."""
+
+    attention: sqx.MultiHeadSelfAttention
+    n_in: int = eqx.field(static=True)
+    n_out: int = eqx.field(static=True)
+    lost: bool = eqx.field(static=True)
+
+    def __init__(self, lost: bool = False):
+        self.attention = sqx.MultiHeadSelfAttention(4, 2, jax.random.key(0), causal=True)
+        self.n_in = self.n_out = 4
+        self.lost = lost
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> Any:
+        return (self.attention.init_state(batch, dtype),)
+
+    def _unroll(self, xs: Any, state: Any, mask: Any, resets: Any, key: Any) -> Any:
+        cache = state[0]
+        if self.lost and isinstance(cache, sqx.GrowingKVCache):
+            cache = jax.tree.map(jnp.zeros_like, cache)
+        ys, cache = self.attention.unroll(xs, cache, mask=mask, resets=resets)
+        return ys, (cache,)
+
+
+def test_a_layer_that_contains_attention():
+    layer = OwnWithAttention()
+    check_layer(layer, promises=["modes", "resets", "transforms"])
+    xs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    whole = layer(xs)
+    for state in (layer.init_state(), sqx.with_capacity(layer.init_state(), 9)):
+        for t in range(3):
+            y, state = layer.step(xs[t], state)
+            np.testing.assert_allclose(y, whole[t], atol=1e-5)
+    run = sqx.Stream(layer)
+    np.testing.assert_allclose(np.stack([run(x) for x in xs]), whole, atol=1e-5)
+    with pytest.raises(AssertionError, match="two steps with growing caches"):
+        check_layer(OwnWithAttention(lost=True), promises=["modes"])

@@ -152,3 +152,17 @@ def test_a_ring_takes_no_room():
     ys = jnp.stack([stream(x) for x in xs])
     assert slots(stream) == 4
     np.testing.assert_allclose(ys, eqx.nn.inference_mode(model)(xs), atol=1e-5)
+
+
+def test_an_error_in_a_stream_says_so_until_it_is_reset():
+    key = jax.random.key(0)
+    run = sqx.Stream(sqx.Sequential([sqx.AddLearnedPositions(8, 2, key), sqx.MultiHeadSelfAttention(8, 2, key, True)]))
+    x = jnp.ones(8)
+    first = run(x)
+    run(x)
+    with pytest.raises(Exception, match="longer than max_len=2"):
+        jax.block_until_ready(run(x))
+    with pytest.raises(RuntimeError, match="reset"):
+        run(x)
+    run.reset()
+    np.testing.assert_array_equal(run(x), first)

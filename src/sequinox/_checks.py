@@ -19,12 +19,19 @@ def conform(state: Any, expected: Any, where: str) -> State:
 
     Tuples and lists stand for each other and for named tuples, so that a plain pair `(y, c)` is an LSTM's state.
     """
+    if hasattr(expected, "as_given"):  # a cache may have other shapes than at the start
+        expected = expected.as_given(state)
     if isinstance(expected, tuple) or type(expected) is list:
         names = getattr(expected, "_fields", None)
         given = check_tuple(state, len(expected), where, type(expected) if names else None)
         labels = [f".{n}" for n in names] if names else [f"[{i}]" for i in range(len(expected))]
         parts = [conform(s, e, where + n) for s, e, n in zip(given, expected, labels, strict=True)]
         return type(expected)(*parts) if names else type(expected)(parts)
+    if type(expected) is dict:
+        if not isinstance(state, dict) or set(state) != set(expected):
+            shown = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise TypeError(f"{where} must be a dictionary of {sorted(expected)}, got {shown}")
+        return {k: conform(state[k], e, f"{where}[{k!r}]") for k, e in expected.items()}
     if isinstance(expected, jax.ShapeDtypeStruct):
         if not isinstance(state, jax.Array | np.ndarray):
             raise TypeError(f"{where} must be an array, got {type(state).__name__}")

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from ._checks import check_flags, check_key, number, raise_if, size
 from ._layer import SequenceLayer, require_streaming, select
 from ._types import PRNGKey, State
-from .attention import GrowingKVCache, KVCache, with_capacity
-from .attention._cache import grows, is_cache
+from .attention import with_capacity
+from .attention._cache import bounded, grows
 from .layers import PerSample, Sequential
 from .models import EncoderDecoder, TiedReadout
 
@@ -116,7 +116,7 @@ def generate(
     prompt = _check_prompt(model, prompt, mask, who)
     model = eqx.nn.inference_mode(model)
     if state is not None:
-        state = model._resolve_state(state, batch, model.dtype, f"{who}: the given")
+        state = model._resolve_state(state, batch, model.dtype, who)
         state = _with_room(state, prompt.shape[-1] + n_new)
     key = None if key is None else check_key(key, who)
     top_k = None if top_k is None else size(top_k, who, "top_k")
@@ -127,6 +127,10 @@ def generate(
     if n_beams is None:
         if not _is_zero(length_penalty):
             raise ValueError(f"{who}: length_penalty is for beam search: give n_beams")
+        if greedy and (top_k is not None or top_p is not None):
+            raise ValueError(
+                f"{who}: top_k and top_p are for drawing tokens: give a temperature other than 0, and a key"
+            )
         if not greedy and key is None:
             raise ValueError(f"{who}: a temperature other than 0 needs a key")
         draw = _Draw(None, None, None, None) if greedy else _Draw(key, temperature, top_k, top_p)
@@ -219,15 +223,9 @@ def _is_zero(value: Any) -> bool:
 # ---- states ----------------------------------------------------------------------------------------------------------
 
 
-def _caches(state: State) -> list[KVCache | GrowingKVCache]:
-    """The caches in a state that can be full."""
-    leaves = jax.tree.leaves(state, is_leaf=is_cache)
-    return [leaf for leaf in leaves if isinstance(leaf, KVCache | GrowingKVCache)]
-
-
 def _with_room(state: State, more: int) -> State:
     """The state with caches that take `more` samples; their size is rounded up, so that few programs serve many."""
-    caches = _caches(state)
+    caches = bounded(state)
     if not caches:
         return state
     slots = max(cache.k.shape[-2] for cache in caches)
@@ -261,7 +259,7 @@ def _read_prompt(
             state = _with_room(state, time + n_new)
     ys, state = model.unroll(prompt, state, mask=mask)
     if grows(state):
-        state = with_capacity(state, n_new + max(cache.k.shape[-2] for cache in _caches(state)))
+        state = with_capacity(state, n_new + max(cache.k.shape[-2] for cache in bounded(state)))
     if mask is None:
         return ys[..., -1, :], state
     last = time - 1 - jnp.argmax(jnp.flip(mask, axis), axis)

@@ -12,8 +12,8 @@ from jaxtyping import Array
 from ._checks import size
 from ._layer import SequenceLayer, require_streaming
 from ._types import BatchShape, State
-from .attention import GrowingKVCache, KVCache, with_capacity
-from .attention._cache import grows, is_cache
+from .attention import with_capacity
+from .attention._cache import bounded, grows
 
 
 class Stream:
@@ -83,12 +83,12 @@ class Stream:
         self._grows = self._grows or grows(state)
         self._state, self._shared = state, True
         self._room = math.inf  # samples for which the caches have room for sure
-        if self._grows and _caches(state):
+        if self._grows and bounded(state):
             self._make_room()
 
     def _make_room(self) -> None:
         """Larger caches, where they are full."""
-        caches = _caches(self._state)
+        caches = bounded(self._state)
         used = max(int(np.max(cache.n, initial=0)) for cache in caches)
         capacity = max(self._capacity, *(cache.k.shape[-2] for cache in caches))
         while capacity <= used:
@@ -111,20 +111,17 @@ class Stream:
         if self._room == math.inf:
             y, self._state = self._step(x, self._state, mask, resets)
             return y
+        if self._state is None:
+            raise RuntimeError("Stream: an error ended the stream, and its state is gone; reset() begins anew")
         if self._room == 0:
             self._make_room()
         if self._shared:  # the caller may keep it, and the step overwrites it
             self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
-        y, self._state = self._step_in_place(x, self._state, mask, resets)
+        state, self._state = self._state, None  # overwritten also by a step that ends in an error
+        y, self._state = self._step_in_place(x, state, mask, resets)
         self._room -= 1
         return y
 
     def reset(self) -> None:
         """Back to the state before the first sample."""
         self.state = self._start
-
-
-def _caches(state: State) -> list[KVCache | GrowingKVCache]:
-    """The caches in a state that can be full."""
-    leaves = jax.tree.leaves(state, is_leaf=is_cache)
-    return [leaf for leaf in leaves if isinstance(leaf, KVCache | GrowingKVCache)]

@@ -205,3 +205,46 @@ def test_a_window_larger_than_any_count_hides_nothing():
     layer = filled(MHSA(D, 2, KEY, d_head=4, window=2**40))
     wide_open = filled(MHSA(D, 2, KEY, d_head=4))
     np.testing.assert_array_equal(run(layer, XS), run(wide_open, XS))
+
+
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 3), (True, 1), (False, 3), (False, None)])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_the_support_of_the_jacobian_is_the_window(causal: bool, window: int | None, chunk_size: int | None):
+    """Real samples count: those between which others are masked are neighbours; packed rows do not see each other."""
+    layer = MHSA(6, 2, KEY, causal, window=window, chunk_size=chunk_size)
+    xs = jax.random.normal(jax.random.key(1), (9, 6))
+    mask = np.array([1, 1, 0, 1, 1, 1, 0, 1, 1], bool)
+    resets = np.array([0, 0, 0, 0, 1, 0, 0, 0, 0], bool)
+    jacobian = jax.jacrev(lambda xs: layer(xs, mask=jnp.asarray(mask), resets=jnp.asarray(resets)))(xs)
+    place, row = np.cumsum(mask) - 1, np.cumsum(resets)
+    expected = np.zeros((9, 9), bool)
+    for i in range(9):
+        for j in range(9):
+            near = window is None or abs(place[i] - place[j]) < window
+            expected[i, j] = mask[i] and mask[j] and row[i] == row[j] and near and (j <= i or not causal)
+    np.testing.assert_array_equal(np.any(np.asarray(jacobian) != 0, (1, 3)), expected)
+
+
+@pytest.mark.parametrize("window", [None, 2, 3])
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_steps_in_64_bit_mode(window: int | None, batch: tuple[int, ...]):
+    with wide():
+        layer = MHSA(4, 2, KEY, True, window=window, rotary=ROTARY, dtype=jnp.float64)
+        xs = jnp.asarray(np.random.default_rng(0).normal(size=(*batch, 6, 4)))
+        whole, state = layer(xs), layer.init_cache(batch)
+        for t in range(6):
+            y, state = layer.step(xs[..., t, :], state)
+            np.testing.assert_allclose(y, whole[..., t, :], atol=1e-12)
+
+
+def test_outside_jit_chunks_are_compiled_once(caplog: Any):
+    layer = MHSA(4, 2, KEY, chunk_size=2)
+    stack = sqx.Stack([sqx.RNN(4, 4, k) for k in jax.random.split(KEY, 3)])
+    xs = jnp.ones((5, 4))
+    for each in (layer, stack):
+        with jax.log_compiles():
+            each(xs)
+            assert "Compiling" in caplog.text
+            caplog.clear()
+            each(xs)
+            assert "Compiling" not in caplog.text

@@ -16,9 +16,12 @@ import sys
 import types
 
 import jax
+import jaxtyping
 import pytest
 
 import sequinox
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sequinox"
@@ -39,9 +42,14 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 @contextlib.contextmanager
 def defaults():
-    """JAX's own promotion: the tests' strict one is not what a reader has, and optax does not run under it."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+    """JAX's own promotion, and no checks of types: what a reader has. (optax does not run under strict promotion.)"""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def run_page(text: str, filename: str, name: str) -> None:

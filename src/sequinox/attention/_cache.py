@@ -3,8 +3,10 @@
 import math
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import raise_if, size
@@ -36,6 +38,15 @@ class GrowingKVCache(NamedTuple):
     v: Float[Array, "*batch slots d_kv"]
     n: Int[Array, "*batch"]
     """Samples since the reset, int32."""
+
+    def as_given(self, given: Any) -> "KVCache | GrowingKVCache":
+        """What a given state is to be like, where a layer begins with this: of any number of slots, growing or not."""
+        known = isinstance(given, KVCache | GrowingKVCache) and isinstance(given.k, jax.Array | np.ndarray)
+        shape = given.k.shape if known else ()
+        if len(shape) < 2:
+            return self
+        kv = jax.ShapeDtypeStruct((*self.k.shape[:-2], shape[-2], self.k.shape[-1]), self.k.dtype)
+        return type(given)(kv, kv, self.n)  # pyright: ignore[reportArgumentType]
 
 
 class RingKVCache(NamedTuple):
@@ -81,6 +92,8 @@ def with_capacity(state: State, capacity: int) -> State:
         ```
     """
     size(capacity, "with_capacity", "capacity")
+    if isinstance(state, eqx.Module):
+        raise TypeError(f"with_capacity: state must be a state, as init_state gives, got a {type(state).__name__}")
 
     def fix(leaf: Any) -> Any:
         if not isinstance(leaf, KVCache | GrowingKVCache):
@@ -104,7 +117,13 @@ def grows(state: State) -> bool:
     return any(isinstance(leaf, GrowingKVCache) for leaf in jax.tree.leaves(state, is_leaf=is_cache))
 
 
-def _add_slots(a: Array, more: int) -> Array:
+def bounded(state: State) -> list[KVCache | GrowingKVCache]:
+    """The caches in a state that can be full."""
+    leaves = jax.tree.leaves(state, is_leaf=is_cache)
+    return [leaf for leaf in leaves if isinstance(leaf, KVCache | GrowingKVCache)]
+
+
+def _add_slots(a: Any, more: int) -> Array:
     return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, more), (0, 0)])
 
 
@@ -190,7 +209,7 @@ def push(cache: Cache, k: Float[Array, "rows d_kv"], v: Float[Array, "rows d_kv"
 
 def _write(a: Array, slot: Array, x: Array) -> Array:
     if a.shape[0] == 1:  # in place, where a scatter would copy
-        return jax.lax.dynamic_update_slice(a, x[:, None], (0, slot[0], 0))
+        return jax.lax.dynamic_update_slice_in_dim(a, x[:, None], slot[0], 1)
     return jax.vmap(lambda a, i, x: a.at[i].set(x))(a, slot, x)
 
 

@@ -191,7 +191,8 @@ class MultiHeadCrossAttention(SequenceLayer):
     def _whole(self, xs: Array, state: State) -> tuple[Array, Array, Array, Visible]:
         if not state:
             raise ValueError(
-                "MultiHeadCrossAttention: there is no memory to look at: begin with state = layer.read(memory)"
+                "MultiHeadCrossAttention: there is no memory to look at: begin with "
+                "state = layer.read(memory), or of an encoder-decoder with model.start(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)
         q = split_heads(project(self.W_Q, self.b_Q, merge_batch(xs, 2)), self.n_heads)
@@ -267,7 +268,7 @@ class GatedFusion(Pointwise):
             make_weight(k, (self.n_out, n), initializer, dtype, who)
             for k, n in zip(keys, (self.n_a, self.n_b, self.n_in), strict=True)
         )
-        self.b_a = self.b_b = self.b_z = jnp.zeros(self.n_out, dtype)
+        self.b_a, self.b_b, self.b_z = (jnp.zeros(self.n_out, dtype) for _ in range(3))
 
     def apply(self, x: Array, key: Array | None) -> Array:
         """The fused signal, from the two side by side."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,6 +183,7 @@ def _attend(
     return jnp.where(sees, jnp.where(tainted, jnp.nan, out), jnp.zeros_like(out))
 
 
+@eqx.filter_jit  # so that calls outside `jit` are compiled once, too
 def _in_chunks(
     q: Array,
     bad_q: Array,

@@ -100,8 +100,9 @@ class Rotary(eqx.Module):
     \qquad \theta_i = \text{base}^{-2i/d}
     $$
 
-    So a product of a query and a key depends on the distance between them alone. The angles are exact in the distance
-    for streams of any length; sines and cosines are computed in float32 at least.
+    So a product of a query and a key depends on the distance between them alone, however long a stream runs. The
+    frequencies are rounded by at most 2^-31 turns a sample, so an angle is within 3e-9 radians a sample of distance;
+    sines and cosines are computed in float32 at least.
 
     Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864), eqs. (15) and (34). That paper pairs neighbours
     (`interleaved=True`); GPT-NeoX and Llama, whose weights are about, pair the two halves of a head.
@@ -223,8 +224,11 @@ class AddPositions(_Positions):
 
         ```python
         >>> import jax.numpy as jnp, sequinox as sqx
-        >>> sqx.AddPositions()(jnp.zeros((3, 2))).round(2).tolist()
-        [[0.0, 1.0], [0.8399999737739563, 0.5400000214576721], [0.9100000262260437, -0.41999998688697815]]
+        >>> for row in sqx.AddPositions()(jnp.zeros((3, 2))):
+        ...     print(*(f"{value:.2f}" for value in row))
+        0.00 1.00
+        0.84 0.54
+        0.91 -0.42
 
         ```
     """

@@ -1,6 +1,6 @@
 """Depth: layers of one configuration that are compiled once, and layers that are computed anew for the derivative."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -97,19 +97,6 @@ class Stack(SequenceLayer):
     def __iter__(self) -> Iterator[SequenceLayer]:
         return (self[i] for i in range(self.depth))
 
-    def _scan(self, run: Callable, x: Array, states: tuple[State, ...], key: Array | None) -> tuple[Array, Any]:
-        """`run(layer, x, state, key)` through all layers, compiled once."""
-        arrays, rest = eqx.partition(self.layer, eqx.is_array)
-        keys = None if key is None else jax.random.split(key, self.depth)
-
-        def body(x: Array, inputs: Any) -> tuple[Array, State]:
-            arrays, s, k = inputs
-            return run(eqx.combine(arrays, rest), x, s, k)
-
-        stacked = jax.tree.map(lambda *a: jnp.stack(a), *states)
-        x, stacked = jax.lax.scan(body, x, (arrays, stacked, keys), length=self.depth)
-        return x, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(self.depth))
-
     def _step(self, x: Array, state: tuple[State, ...], key: Array | None) -> tuple[Array, tuple[State, ...]]:
         states, keys = [], [None] * self.depth if key is None else list(jax.random.split(key, self.depth))
         for layer, s, k in zip(self, state, keys, strict=True):
@@ -120,12 +107,10 @@ class Stack(SequenceLayer):
     def _unroll(
         self, xs: Array, state: tuple[State, ...], mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, tuple[State, ...]]:
-        run = lambda layer, x, s, k: layer.unroll(x, s, mask=mask, resets=resets, key=k)
-        return self._scan(run, xs, state, key)
+        return _scan(self, xs, state, mask, resets, key)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        run = lambda layer, x, _, k: (layer.forward(x, mask=mask, resets=resets, key=k), ())
-        return self._scan(run, xs, ((),) * self.depth, key)[0]
+        return _scan(self, xs, None, mask, resets, key)[0]
 
     def _filler(self, x: Array) -> Array:
         return self.layer._filler(x)
@@ -141,6 +126,31 @@ class Stack(SequenceLayer):
             if jax.tree.structure(states[i]) != jax.tree.structure(states[0]) or kinds[i] != kinds[0]:
                 raise ValueError(f"{where} must be of one kind and shape in all layers, but [{i}] differs from [0]")
         return tuple(states)
+
+
+@eqx.filter_jit  # so that calls outside `jit` are compiled once, too
+def _scan(
+    stack: Stack,
+    xs: Array,
+    states: tuple[State, ...] | None,
+    mask: Array | None,
+    resets: Array | None,
+    key: Array | None,
+) -> tuple[Array, Any]:
+    """A stretch, or without states a whole sequence, through all layers."""
+    arrays, rest = eqx.partition(stack.layer, eqx.is_array)
+    keys = None if key is None else jax.random.split(key, stack.depth)
+
+    def body(xs: Array, inputs: Any) -> tuple[Array, State]:
+        arrays, s, k = inputs
+        layer = eqx.combine(arrays, rest)
+        if states is None:
+            return layer.forward(xs, mask=mask, resets=resets, key=k), ()
+        return layer.unroll(xs, s, mask=mask, resets=resets, key=k)
+
+    stacked = () if states is None else jax.tree.map(lambda *a: jnp.stack(a), *states)
+    ys, stacked = jax.lax.scan(body, xs, (arrays, stacked, keys), length=stack.depth)
+    return ys, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(stack.depth))
 
 
 class Remat(SequenceLayer):

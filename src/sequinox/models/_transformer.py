@@ -220,6 +220,7 @@ def encoder_decoder(
     tokens: bool = False,
     target_tokens: bool = True,
     tied: bool = False,
+    readout_bias: bool = True,
     positions: Positions = "sinusoidal",
     norm: Literal["post", "pre"] = "post",
     dropout: float = 0.0,
@@ -244,6 +245,7 @@ def encoder_decoder(
         tokens: whether source samples are integer tokens.
         target_tokens: whether target samples are.
         tied: whether the readout is the target embedding's own matrix.
+        readout_bias: whether a readout that is not tied has a bias, which starts at zero.
         positions: `"sinusoidal"` (default), `"learned"`, `"rotary"` or a `Rotary`, or None.
         norm: `"post"` (default), as in the paper, or `"pre"`, with a norm of its own behind the last block.
         dropout: probability of a zero in training, behind the positions and behind every sub-layer. Default 0.
@@ -291,7 +293,17 @@ def encoder_decoder(
         ]
     )
     decoder = transformer_decoder(
-        n_out, *own, n_out, k_decoder, max_len, tokens=target_tokens, tied=tied, cross=True, **common, **options
+        n_out,
+        *own,
+        n_out,
+        k_decoder,
+        max_len,
+        tokens=target_tokens,
+        tied=tied,
+        readout_bias=readout_bias,
+        cross=True,
+        **common,
+        **options,
     )
     return EncoderDecoder(encoder, decoder)
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._layer import SequenceLayer
+from ..attention import with_capacity
 from ..layers import Bidirectional, Remat, Sequential
 from ._caches import WithFixedCaches
 from ._probe import STEP, Probe, Result, add
@@ -33,6 +34,8 @@ def modes(p: Probe) -> None:
     if not p.layer.streams:
         _refuses_to_step(p)
         return
+    if isinstance(p.layer, WithFixedCaches) and not p.draws:
+        _grows(p, p.layer)
     for flags in ({}, {"mask": p.masks[:, 0], "resets": p.resets[:, 0]}):
         after = p.run(p.xs[:, 0], how="step", d_ys=p.d_ys if p.layer.pools else p.d_ys[:, 0], **flags).final
         p.same_shapes(after, initial, "the state after step")
@@ -51,6 +54,21 @@ def modes(p: Probe) -> None:
             expected = p.full(state=state, **flags)
             for pieces in cuts:
                 p.close(p.chain(pieces, state, **flags), expected, f"{what} from {start}, cut into {pieces}")
+
+
+def _grows(p: Probe, fixed: WithFixedCaches) -> None:
+    """The layer's own caches, which grow, and larger ones of fixed size take two samples, as those of the probe do."""
+    state = p.initial()
+    more = with_capacity(state, fixed.capacity + 3)
+    runs = [_two_steps(fixed, p.xs, state), _two_steps(fixed.layer, p.xs, None), _two_steps(fixed.layer, p.xs, more)]
+    for got, what in zip(runs[1:], ("growing", "larger"), strict=True):
+        p.close(got, runs[0], f"two steps with {what} caches")
+
+
+@eqx.filter_jit
+def _two_steps(layer: Any, xs: Any, state: PyTree) -> Any:
+    y, state = layer.step(xs[:, 0], state)
+    return y, layer.step(xs[:, 1], state)[0]
 
 
 @eqx.filter_jit

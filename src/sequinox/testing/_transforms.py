@@ -10,7 +10,7 @@ import optax
 from jaxtyping import PyTree
 
 from . import _probe
-from ._probe import Probe, Result, add, cast, evaluate_mapped, evaluate_rows, outputs_and_gradients, to_numpy, wide
+from ._probe import Probe, Result, add, cast, evaluate_mapped, evaluate_rows, to_numpy, wide
 
 
 def rows(p: Probe) -> None:
@@ -49,8 +49,9 @@ def transforms(p: Probe) -> None:
     xs, state, mask, resets, d_ys, d_final = jax.tree.map(
         jnp.asarray, (p.xs, p.state, *flags.values(), p.d_ys, p.d_final)
     )
-    eager = outputs_and_gradients(p.layer, xs, state, mask, resets, p.key, d_ys, d_final, "unroll")
-    p.close(to_numpy(eager), batch, "without and with jit")
+    ys, final = to_numpy(p.layer.unroll(xs, state, mask=mask, resets=resets, key=p.key))
+    p.close(ys, batch.ys, "without and with jit: outputs")
+    p.close(final, batch.final, "without and with jit: state")
     if p.draws:
         return
     mapped = to_numpy(evaluate_mapped(p.layer, xs, state, mask, resets, d_ys, d_final))
@@ -111,9 +112,10 @@ def _in_dtype(p: Probe, dtype: Any) -> Result:
     if got.ys.dtype != stream:
         p.fail(f"{name} samples give outputs of {got.ys.dtype}")
     if p.layer.streams:
-        for n in ({}, {k: jnp.asarray(f[:, 0]) for k, f in flags.items()}):
-            y, after = eqx.filter_eval_shape(lambda la, x, s, n: la.step(x, s, **n), layer, xs[:, 0], initial, n)
-            p.same_shapes(after, initial, f"{name}: the state after step")
+        for n in ({}, {k: jnp.asarray(f[:, 0]) for k, f in flags.items()}, None):
+            x, state = (xs[0, 0], layer.init_state((), stream)) if n is None else (xs[:, 0], initial)  # None: one row
+            y, after = eqx.filter_eval_shape(lambda la, x, s, n: la.step(x, s, **n), layer, x, state, n or {})
+            p.same_shapes(after, state, f"{name}: the state after step")
             if y.dtype != stream:
                 p.fail(f"{name} samples give outputs of {y.dtype} in step")
     return got
