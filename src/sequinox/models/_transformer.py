@@ -4,17 +4,17 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import check_key, flag, float_dtype, size
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows
-from .._types import BatchShape, DType, PRNGKey, State
+from .._types import DType, PRNGKey
 from ..attention import AddLearnedPositions, AddPositions, Rotary, TransformerBlock
 from ..attention._heads import check_dropout
 from ..attention._transformer_block import make_norm
 from ..layers import Dense, Dropout, LastStep, MeanOverTime, PerSample, Remat, Sequential, Stack
+from ._encoder_decoder import EncoderDecoder
+from ._tied_readout import TiedReadout
 
 Positions = Literal["sinusoidal", "learned", "rotary"] | Rotary | None
 
@@ -228,7 +228,7 @@ def encoder_decoder(
     remat: bool = False,
     dtype: DType | None = None,
     **options: Any,
-) -> "EncoderDecoder":
+) -> EncoderDecoder:
     """From sequence to sequence: an encoder reads the source, a causal decoder looks at what it gives.
 
     Arguments:
@@ -362,207 +362,3 @@ def _body(
     if norm == "pre":
         layers.append(make_norm(options.get("norm_layer", eqx.nn.LayerNorm), d_model, dtype, who))
     return layers
-
-
-class TiedReadout(SequenceLayer):
-    r"""A language model whose readout is its embedding: token $i$ is read as row $E_i$, and its logit is $E_i \cdot h$.
-
-    Source: [Press and Wolf 2017](https://arxiv.org/abs/1608.05859).
-
-    ??? example
-
-        ```python
-        >>> import jax, jax.numpy as jnp, sequinox as sqx
-        >>> k1, k2 = jax.random.split(jax.random.key(0))
-        >>> model = sqx.TiedReadout(11, sqx.GRU(8, 8, k1), k2)
-        >>> model(jnp.array([3, 1, 4])).shape
-        (3, 11)
-
-        ```
-    """
-
-    embedding: PerSample
-    body: SequenceLayer
-    n_in: None = eqx.field(static=True)
-    n_out: int = eqx.field(static=True)
-
-    def __init__(self, n_tokens: int, body: SequenceLayer, key: PRNGKey, *, dtype: DType | None = None):
-        """
-        Arguments:
-            n_tokens: number of different tokens.
-            body: the layers between embedding and readout; they give vectors of the width that they read.
-            key: PRNG key for the embedding.
-            dtype: of the embedding; default: JAX's default, float32.
-
-        Raises:
-            TypeError, ValueError: if `body` is no sequence layer or changes the width.
-        """
-        who = "TiedReadout"
-        self.n_in, self.n_out = None, size(n_tokens, who, "n_tokens")
-        if not isinstance(body, SequenceLayer):
-            raise TypeError(f"{who}: body must be a sequence layer, got {body!r}")
-        if body.n_in is None or body.n_in != body.n_out:
-            raise ValueError(f"{who}: body must give the width that it reads, got n_in {body.n_in}, n_out {body.n_out}")
-        # Rows of length about 1, so that logits begin of the size of the body's outputs.
-        E = jax.random.normal(check_key(key, who), (self.n_out, body.n_in), float_dtype(dtype, who))
-        self.embedding = PerSample(eqx.nn.Embedding(weight=E * jnp.asarray(body.n_in**-0.5, E.dtype)))
-        self.body = body
-
-    @property
-    def pools(self) -> bool:
-        """Whether the body does."""
-        return self.body.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the body."""
-        return self.body.offline_reason
-
-    @property
-    def _sample_ndim(self) -> int:
-        return 0
-
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
-        """The body's."""
-        return self.body.init_state(batch, self.dtype if dtype is None else dtype)
-
-    def _read(self, tokens: Array) -> Array:
-        return self.embedding.apply(tokens, None)
-
-    def _logits(self, h: Array) -> Array:
-        rows = h.reshape(1, -1, h.shape[-1]) if h.size else h.reshape(1, 0, h.shape[-1])
-        return apply_weight_to_rows(self.embedding.function.weight, rows).reshape(*h.shape[:-1], self.n_out)
-
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        h, state = self.body.step(self._read(x), state, key=key)
-        return self._logits(h), state
-
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        h, state = self.body.unroll(self._read(xs), state, mask=mask, resets=resets, key=key)
-        return self._logits(h), state
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return self._logits(self.body.forward(self._read(xs), mask=mask, resets=resets, key=key))
-
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
-        return self.body._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.body._conform_state(state, batch, dtype, where)
-
-
-class EncoderDecoder(SequenceLayer):
-    """An encoder, and a decoder with cross-attention to what the encoder gives.
-
-    As a layer it reads the *target* sequence; the source is in its state. `state = model.start(source)` reads the
-    source, and from there the model unrolls, steps and streams as any other. A reset starts the target afresh, with the
-    same source.
-
-    ??? example
-
-        ```python
-        >>> import jax, jax.numpy as jnp, sequinox as sqx
-        >>> model = sqx.encoder_decoder(3, 8, 2, 16, 1, 11, jax.random.key(0))
-        >>> state = model.start(jnp.ones((4, 6, 3)))  # four sources
-        >>> logits, state = model.step(jnp.zeros(4, int), state)
-        >>> logits.shape
-        (4, 11)
-
-        ```
-    """
-
-    encoder: SequenceLayer
-    decoder: SequenceLayer
-
-    def __init__(self, encoder: SequenceLayer, decoder: SequenceLayer):
-        """
-        Arguments:
-            encoder: reads the source; gives one output a sample.
-            decoder: reads the target, with cross-attention in it.
-
-        Raises:
-            TypeError, ValueError: if they are no sequence layers, the encoder pools over time, or the decoder has no
-                cross-attention in it.
-        """
-        for name, layer in (("encoder", encoder), ("decoder", decoder)):
-            if not isinstance(layer, SequenceLayer):
-                raise TypeError(f"EncoderDecoder: {name} must be a sequence layer, got {layer!r}")
-        if encoder.pools:
-            raise ValueError("EncoderDecoder: the encoder must give one output a sample, but it pools over time")
-        if not any(map(_looks_at_memory, jax.tree.leaves(decoder, is_leaf=_looks_at_memory))):
-            raise ValueError(
-                "EncoderDecoder: the decoder must have cross-attention in it, such as TransformerBlock(cross=True)"
-            )
-        self.encoder, self.decoder = encoder, decoder
-
-    def start(self, source: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> State:
-        """The decoder's initial state, with the source read.
-
-        Arguments:
-            source: `"*batch time n_in"`, or tokens `"*batch time"`, as the encoder reads them.
-            mask: bool `"*batch time"`, True on real samples of the source; the decoder looks at those alone.
-            resets: bool `"*batch time"`, for an encoder that is to start afresh within a row.
-            key: PRNG key for the encoder's dropout in training.
-        """
-        memory = self.encoder.forward(source, mask=mask, resets=resets, key=key)
-        state = self.decoder.init_state(memory.shape[:-2], memory.dtype)
-        return self.decoder._remember(state, memory, None if mask is None else jnp.asarray(mask))
-
-    @property
-    def n_in(self) -> int | None:
-        """That of the decoder."""
-        return self.decoder.n_in
-
-    @property
-    def n_out(self) -> int | None:
-        """That of the decoder."""
-        return self.decoder.n_out
-
-    @property
-    def pools(self) -> bool:
-        """Whether the decoder does."""
-        return self.decoder.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the decoder."""
-        return self.decoder.offline_reason
-
-    @property
-    def _sample_ndim(self) -> int:
-        return self.decoder._sample_ndim
-
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
-        """The decoder's, without a source; `start` gives one with it."""
-        return self.decoder.init_state(batch, dtype)
-
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        return self.decoder._step(x, state, key)
-
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        return self.decoder._unroll(xs, state, mask, resets, key)
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return self.decoder._forward(xs, mask, resets, key)
-
-    def _filler(self, x: Array) -> Array:
-        return self.decoder._filler(x)
-
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
-        return self.decoder._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.decoder._conform_state(state, batch, dtype, where)
-
-
-def _looks_at_memory(node: Any) -> bool:
-    """Whether a node of a tree is itself a layer that looks at a memory, not one that hands it on to those inside."""
-    if isinstance(node, Sequential | Stack | Remat | TiedReadout | EncoderDecoder):
-        return False
-    if isinstance(node, TransformerBlock):
-        return node.cross_attention is not None
-    return isinstance(node, SequenceLayer) and type(node)._remember is not SequenceLayer._remember
