@@ -7,6 +7,7 @@ import gc
 import os
 
 import jax
+import jaxtyping
 import pytest
 
 if (0, 10) <= jax.__version_info__ < (0, 11):
@@ -32,3 +33,12 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def unchecked_types():
+    """No checks of shapes and types: they double the time of tracing. For suites whose layers others have checked."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -355,11 +355,13 @@ ATTENTION = [
     Entry("MHSA-ring", MHSA, lambda: MHSA(6, 3, KEYS[0], causal=True, window=2)),
     Entry("MHSA-ring-of-three", MHSA, lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1)),
     Entry("MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3]),
-    Entry("MHCA", MHCA, lambda: Remembering(MHCA(6, 2, KEYS[0], d_memory=5), 5)),
-    Entry("MHCA-grouped-chunked", MHCA, lambda: Remembering(MHCA(8, 4, KEYS[0], n_kv_heads=2, chunk_size=3), 8)),
+    Entry(
+        "MHCA",
+        MHCA,
+        lambda: Remembering(MHCA(8, 4, KEYS[0], d_memory=5, n_kv_heads=2, use_bias=True, chunk_size=3), 5),
+    ),
     Entry("GatedFusion", sqx.GatedFusion, lambda: sqx.GatedFusion(3, 4, 5, KEYS[0])),
-    Entry("AddPositions", sqx.AddPositions, lambda: sqx.AddPositions(5)),
-    Entry("AddPositions-bounded", sqx.AddPositions, lambda: sqx.AddPositions(max_len=12)),
+    Entry("AddPositions", sqx.AddPositions, lambda: sqx.AddPositions(max_len=12)),
     Entry("AddLearnedPositions", sqx.AddLearnedPositions, lambda: sqx.AddLearnedPositions(5, 9, KEYS[0])),
 ]
 
@@ -449,11 +451,6 @@ MODELS = [
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True, pool="mean"),
     ),
     Entry("recurrent_net-own-cell", _net, lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused")),
-    Entry(
-        "recurrent_net-dropout-inference",
-        _net,
-        lambda: eqx.nn.inference_mode(_net(3, 5, 2, KEYS[0], cell="rnn", dropout=0.5)),
-    ),
     Entry(
         "recurrent_net-dropout-training",
         _net,

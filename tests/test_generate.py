@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 import sequinox as sqx
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 generate: Any = sqx.generate
 V, D, TIME = 5, 8, 12  # tokens, width, length of the rows that the oracle reads

@@ -12,7 +12,7 @@ import pytest
 
 import sequinox as sqx
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 KEYS = list(jax.random.split(jax.random.key(0), 24))
 B, T, D = 4, 6, 6

@@ -13,7 +13,7 @@ import sequinox as sqx
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the extra `parity`")
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 D, HEADS, D_FF = 6, 2, 5
 B, T, PLACES = 4, 7, 3

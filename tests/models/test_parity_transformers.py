@@ -20,7 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is in the extra `parity`")
 transformers = pytest.importorskip("transformers", reason="transformers is in the extra `parity`")
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 V, D, HEADS, D_FF, DEPTH, MAX_LEN = 13, 16, 4, 10, 2, 24
 B, T = 4, 7
