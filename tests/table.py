@@ -352,7 +352,6 @@ ATTENTION = [
         MHSA,
         lambda: Growing(attention(causal=True, rotary=sqx.Rotary(100.0, interleaved=True))),
     ),
-    Entry("MHSA-ring", MHSA, lambda: MHSA(6, 3, KEYS[0], causal=True, window=2)),
     Entry("MHSA-ring-of-three", MHSA, lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1)),
     Entry("MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3]),
     Entry(
@@ -444,11 +443,6 @@ MODELS = [
         "recurrent_net-two-both-ways-every-sample",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, pool=None),
-    ),
-    Entry(
-        "recurrent_net-both-ways-mean",
-        _net,
-        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True, pool="mean"),
     ),
     Entry("recurrent_net-own-cell", _net, lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused")),
     Entry(

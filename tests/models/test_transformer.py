@@ -12,7 +12,7 @@ import pytest
 
 import sequinox as sqx
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 KEY = jax.random.key(0)
 encoder, decoder = sqx.transformer_encoder, sqx.transformer_decoder
