@@ -11,25 +11,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
+from ._beam_search import search
 from ._checks import check_flags, check_key, number, raise_if, size
-from ._layer import SequenceLayer, require_streaming, select
+from ._decoding import Generated, log_softmax, read_prompt, rest, with_room
+from ._layer import SequenceLayer, require_streaming
 from ._types import PRNGKey, State
-from .attention import with_capacity
-from .attention._cache import bounded, grows
 from .layers import PerSample, Sequential
 from .models import EncoderDecoder, TiedReadout
-
-
-class Generated(NamedTuple):
-    """What [`generate`][sequinox.generate] gives."""
-
-    tokens: Int[Array, "*batch n_new"]
-    """The new tokens, int32; `pad` behind a row's stop symbol."""
-    lengths: Int[Array, "*batch"]
-    """A row's number of new tokens, int32, the stop symbol among them."""
-    log_probs: Float[Array, "*batch"]
-    """The logarithm of the probability that the model gives a row's new tokens (float32 at least): of its own
-    distribution, without temperature, `top_k` and `top_p`."""
 
 
 def generate(
@@ -117,7 +105,7 @@ def generate(
     model = eqx.nn.inference_mode(model)
     if state is not None:
         state = model._resolve_state(state, batch, model.dtype, who)
-        state = _with_room(state, prompt.shape[-1] + n_new)
+        state = with_room(state, prompt.shape[-1] + n_new)
     key = None if key is None else check_key(key, who)
     top_k = None if top_k is None else size(top_k, who, "top_k")
     greedy = _is_zero(temperature)
@@ -140,7 +128,7 @@ def generate(
         if not greedy or top_k is not None or top_p is not None:
             raise ValueError(f"{who}: n_beams takes no temperature, top_k or top_p: beam search draws nothing")
         length_penalty = _real(length_penalty, lambda v: v == v, who, "length_penalty", "a number")
-        found, bad = _search(model, prompt, mask, state, length_penalty, n_new, n_beams, end, fill)
+        found, bad = search(model, prompt, mask, state, length_penalty, n_new, n_beams, end, fill)
     return raise_if(found, bad, f"{who}: the model's logits are NaN or infinite (a token it does not know gives NaN)")
 
 
@@ -220,59 +208,6 @@ def _is_zero(value: Any) -> bool:
     return known and np.shape(value) == () and float(value) == 0
 
 
-# ---- states ----------------------------------------------------------------------------------------------------------
-
-
-def _with_room(state: State, more: int) -> State:
-    """The state with caches that take `more` samples; their size is rounded up, so that few programs serve many."""
-    caches = bounded(state)
-    if not caches:
-        return state
-    slots = max(cache.k.shape[-2] for cache in caches)
-    used = slots
-    if not any(isinstance(cache.n, Tracer) for cache in caches):
-        used = max(int(np.max(cache.n, initial=0)) for cache in caches)
-    return with_capacity(state, max(slots, -(-(used + more) // 64) * 64))
-
-
-def _rest(state: State, done: Bool[Array, "*rows"]) -> State:
-    """The state, with the counts of rows that are done back at zero.
-
-    Those rows are stepped on with the others, and a count must not pass a limit meanwhile, such as `max_len`.
-    """
-
-    def rest(a: Array) -> Array:
-        counts = a.shape == done.shape and jnp.issubdtype(a.dtype, jnp.integer)
-        return jnp.where(done, jnp.zeros_like(a), a) if counts else a
-
-    return jax.tree.map(rest, state)
-
-
-def _read_prompt(
-    model: SequenceLayer, prompt: Array, mask: Array | None, state: State, n_new: int
-) -> tuple[Float[Array, "*batch n_tokens"], State]:
-    """The logits at each row's last real token, and a state with room for what is to come."""
-    axis, time = prompt.ndim - 1, prompt.shape[-1]
-    if state is None:
-        state = model.init_state(prompt.shape[:-1])
-        if not grows(state):  # what grows does so by itself
-            state = _with_room(state, time + n_new)
-    ys, state = model.unroll(prompt, state, mask=mask)
-    if grows(state):
-        state = with_capacity(state, n_new + max(cache.k.shape[-2] for cache in bounded(state)))
-    if mask is None:
-        return ys[..., -1, :], state
-    last = time - 1 - jnp.argmax(jnp.flip(mask, axis), axis)
-    return jnp.take_along_axis(ys, jnp.expand_dims(last, (-2, -1)), axis)[..., 0, :], state
-
-
-def _log_softmax(logits: Array) -> tuple[Array, Array]:
-    """Log-probabilities in float32 at least, and where there are none: NaN, or an infinite logit."""
-    wide = logits.dtype if jnp.finfo(logits.dtype).bits >= 32 else jnp.float32
-    log_p = jax.nn.log_softmax(logits.astype(wide))
-    return log_p, jnp.any(jnp.isnan(log_p), -1)
-
-
 # ---- one token after another -----------------------------------------------------------------------------------------
 
 
@@ -337,7 +272,7 @@ def _sample(
 
     def add(rows: _Rows, logits: Array, state: State) -> _Rows:
         t, (tokens, lengths, log_probs), done = rows.t, rows.found, rows.done
-        log_p, nan = _log_softmax(logits)
+        log_p, nan = log_softmax(logits)
         token = draw(log_p, t)
         gain = jnp.take_along_axis(log_p, jnp.expand_dims(token, -1), -1)[..., 0]
         found = Generated(
@@ -348,122 +283,18 @@ def _sample(
         bad = rows.bad | jnp.any(nan & ~done)
         if stop is not None:
             done = done | (token == stop)
-            state = _rest(state, done)
+            state = rest(state, done)
         return _Rows(t + 1, found, token, done, bad, state)
 
     def read(rows: _Rows) -> _Rows:
         return add(rows, *model.step(rows.token, rows.state))
 
     batch = prompt.shape[:-1]
-    logits, state = _read_prompt(model, prompt, mask, state, n_new)
+    logits, state = read_prompt(model, prompt, mask, state, n_new)
     count = jnp.zeros(batch, jnp.int32)
-    empty = Generated(jnp.full((*batch, n_new), pad, jnp.int32), count, count.astype(_log_softmax(logits)[0].dtype))
+    empty = Generated(jnp.full((*batch, n_new), pad, jnp.int32), count, count.astype(log_softmax(logits)[0].dtype))
     no = jnp.zeros((), bool)
     rows = add(_Rows(count.sum(dtype=jnp.int32), empty, count, jnp.zeros(batch, bool), no, ()), logits, state)
     go_on = lambda rows: (rows.t < n_new) & ~jnp.all(rows.done) & ~rows.bad
     rows = jax.lax.while_loop(go_on, read, rows)
     return rows.found, rows.bad
-
-
-# ---- beam search -----------------------------------------------------------------------------------------------------
-
-
-class _Best(NamedTuple):
-    """The best hypothesis of a row that has ended."""
-
-    found: Generated
-    score: Float[Array, "*batch"]
-
-
-class _Beams(NamedTuple):
-    """The hypotheses that go on, best first, after `t` tokens, the last of which has not been read yet."""
-
-    t: Array
-    tokens: Int[Array, "*batch beams n_new"]
-    log_probs: Float[Array, "*batch beams"]
-    parent: Int[Array, "*batch beams"]
-    """The hypothesis that each goes on from: whose state is its own."""
-    best: _Best
-    bad: Array
-    state: State
-
-
-@eqx.filter_jit
-def _search(
-    model: SequenceLayer,
-    prompt: Array,
-    mask: Array | None,
-    state: State,
-    length_penalty: Array,
-    n_new: int,
-    n_beams: int,
-    stop: Array | None,
-    pad: Array,
-) -> tuple[Generated, Bool[Array, ""]]:
-    """The best hypothesis of each row, and whether logits were NaN."""
-    batch = prompt.shape[:-1]
-    logits, state = _read_prompt(model, prompt, mask, state, n_new)
-    pick = lambda a, i: a.at[i].get(mode="promise_in_bounds")
-    for _ in batch:  # of an axis behind the batch axes
-        pick = jax.vmap(pick)
-    copies = lambda a: jnp.broadcast_to(jnp.expand_dims(a, len(batch)), (*batch, n_beams, *a.shape[len(batch) :]))
-
-    def score(log_probs: Array, length: Any) -> Array:
-        penalty = length_penalty.astype(log_probs.dtype)
-        return log_probs / jnp.asarray(length, log_probs.dtype) ** penalty
-
-    def better(best: _Best, found: Generated, length: Any) -> _Best:
-        new = _Best(found, score(found.log_probs, length))
-        return select(new.score > best.score, new, best)
-
-    def add(beams: _Beams, logits: Array, state: State) -> _Beams:
-        t, tokens, best = beams.t, beams.tokens, beams.best
-        log_p, nan = _log_softmax(logits)
-        bad = beams.bad | jnp.any(nan & (beams.log_probs > -jnp.inf))
-        n_tokens = log_p.shape[-1]
-        total = jnp.broadcast_to(jnp.expand_dims(beams.log_probs, -1), log_p.shape) + log_p
-        total = jnp.where(jnp.isnan(total), -jnp.inf, total).reshape(*batch, n_beams * n_tokens)
-        # At most n_beams continuations end: among twice as many the best n_beams that go on are found.
-        log_probs, i = jax.lax.top_k(total, n_beams if stop is None else min(2, n_tokens) * n_beams)
-        parent, token = i // n_tokens, i % n_tokens
-        if stop is not None:
-            ends, looked_at = token == stop, jnp.arange(i.shape[-1]) < n_beams
-            ended = jnp.where(ends & jnp.broadcast_to(looked_at, ends.shape), log_probs, -jnp.inf)
-            j = jnp.argmax(ended, -1)
-            whole = pick(tokens, pick(parent, j)).at[..., t].set(stop)
-            best = better(best, Generated(whole, jnp.full(batch, t + 1), pick(ended, j)), t + 1)
-            log_probs, j = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), n_beams)
-            parent, token = pick(parent, j), pick(token, j)
-            # A log-probability only falls, so this is the most that any of them can reach; where it is not enough the
-            # row is done.
-            length = jnp.where(length_penalty >= 0, n_new, jnp.minimum(t + 2, n_new))
-            done = best.score >= score(log_probs[..., 0], length)
-            done = jnp.broadcast_to(jnp.expand_dims(done, -1), log_probs.shape)
-            log_probs = jnp.where(done, -jnp.inf, log_probs)
-            state = _rest(state, done)
-        tokens = pick(tokens, parent).at[..., t].set(token)
-        return _Beams(t + 1, tokens, log_probs, parent, best, bad, state)
-
-    def read(beams: _Beams) -> _Beams:
-        state = jax.tree.map(lambda a: pick(a, beams.parent), beams.state)
-        token = jax.lax.dynamic_index_in_dim(beams.tokens, beams.t - 1, -1, keepdims=False)
-        return add(beams, *model.step(token, state))
-
-    dtype = _log_softmax(logits)[0].dtype
-    nothing = jnp.full(batch, -jnp.inf, dtype)
-    empty = Generated(jnp.full((*batch, n_new), pad, jnp.int32), jnp.full(batch, n_new, jnp.int32), nothing)
-    first = jnp.where(jnp.arange(n_beams) == 0, jnp.zeros((), dtype), -jnp.inf)  # the others are copies of it
-    beams = _Beams(
-        jnp.zeros((), jnp.int32),
-        copies(empty.tokens),
-        jnp.broadcast_to(first, (*batch, n_beams)),
-        jnp.zeros((*batch, n_beams), jnp.int32),
-        _Best(empty, nothing),
-        jnp.zeros((), bool),
-        (),
-    )
-    beams = add(beams, copies(logits), jax.tree.map(copies, state))
-    go_on = lambda beams: (beams.t < n_new) & jnp.any(beams.log_probs > -jnp.inf) & ~beams.bad
-    beams = jax.lax.while_loop(go_on, read, beams)
-    whole = Generated(beams.tokens[..., 0, :], empty.lengths, beams.log_probs[..., 0])
-    return better(beams.best, whole, n_new).found, beams.bad

@@ -18,7 +18,7 @@ class KVCache(NamedTuple):
     """Keys and values of a row's samples since its last reset, in a number of slots that does not change.
 
     Its shapes stay what they are, so `jax.jit`, `jax.lax.scan` and buffer donation take it. More samples than slots are
-    an error, also under `jit`. Slots that hold nothing are zeros.
+    an error, also under `jit`; of a stretch, those count that are there at its end. Slots that hold nothing are zeros.
     """
 
     k: Float[Array, "*batch slots d_kv"]

@@ -14,8 +14,8 @@ from .._layer import SequenceLayer, select
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, Pointwise
-from ._dot_product import Drop, Visible, attend, weights
-from ._heads import check_dropout, check_sizes, make_projections, merge_batch, project, split_heads
+from ._dot_product import Visible, attend, weights
+from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
 
 
 class Memory(NamedTuple):
@@ -166,8 +166,7 @@ class MultiHeadCrossAttention(SequenceLayer):
     ) -> tuple[Array, State]:
         del mask, resets
         q, k, v, visible = self._whole(xs, state)
-        drop: Drop | None = None if self.dropout.p == 0 or self.dropout.inference else self.dropout.apply
-        heads = attend(q, k, v, visible, chunk_size=self.chunk_size, drop=drop, key=key)
+        heads = attend(q, k, v, visible, chunk_size=self.chunk_size, drop=drop_of(self.dropout), key=key)
         y = project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
         return y.reshape(xs.shape), state
 

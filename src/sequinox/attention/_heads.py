@@ -10,6 +10,8 @@ from jaxtyping import Array, Float
 from .._checks import check_key, flag, float_dtype, number, size
 from .._linear import apply_weight_to_rows, make_weight
 from .._types import DType, Initializer, PRNGKey
+from ..layers import Dropout
+from ._dot_product import Drop
 
 
 class Sizes(NamedTuple):
@@ -72,6 +74,11 @@ def check_dropout(p: Any, who: str) -> float:
     if not 0 <= number(p, who, "dropout") < 1:
         raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {p}")
     return float(p)
+
+
+def drop_of(dropout: Dropout) -> Drop | None:
+    """What a layer's dropout does to attention weights; None if nothing."""
+    return None if dropout.p == 0 or dropout.inference else dropout.apply
 
 
 def merge_batch(x: Array, ndim: int) -> Array:

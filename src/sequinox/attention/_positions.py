@@ -1,7 +1,7 @@
 """Positions: where samples stand in their row, and layers that tell the network.
 
 **Angles.** Sinusoidal and rotary positions need `frequency * n`, modulo a turn. In float32 such a product loses its
-last digits as `n` grows: at a million samples it is wrong by 0.1 and more. Here a frequency is a whole number of units
+last digits as `n` grows: at a million samples it is wrong by 0.04. Here a frequency is a whole number of units
 of 2^-32 turns, and the product is taken in integers, which wrap around as angles do. So the angle *between* two
 positions is the same wherever they stand, however long a stream runs. (Frequencies are rounded by at most 2^-31 turns a
 sample.)
@@ -10,6 +10,7 @@ sample.)
 four units, so that 2^30 samples are whole turns: a count that reaches 2^31 goes on from 2^30, and nothing changes.
 """
 
+import abc
 import math
 from typing import Any, NamedTuple
 
@@ -170,8 +171,9 @@ class _Positions(SequenceLayer):
     n_in: eqx.AbstractVar[int | None]
     max_len: eqx.AbstractVar[int | None]
 
+    @abc.abstractmethod
     def _vectors(self, positions: Array, x: Array) -> Array:
-        raise NotImplementedError
+        """What is added at `positions`, in the shape of `x`."""
 
     @property
     def n_out(self) -> int | None:

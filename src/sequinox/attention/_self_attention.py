@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, conform, flag, float_dtype, size
+from .._checks import batch_shape, check_flags, flag, float_dtype, size
 from .._layer import SequenceLayer, require_streaming, select
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout
 from ._cache import GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
-from ._dot_product import Drop, Visible, attend, attend_one, weights
-from ._heads import check_dropout, check_sizes, make_projections, merge_batch, project, split_heads
+from ._dot_product import Visible, attend, attend_one, weights
+from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
 from ._positions import Rotary, places
 
 
@@ -175,19 +175,11 @@ class MultiHeadSelfAttention(SequenceLayer):
         return self.init_state(batch, dtype, capacity=capacity)
 
     def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        if not self.causal:
-            return conform(state, (), where)
         kinds = (RingKVCache,) if self.window is not None else (KVCache, GrowingKVCache)
-        if type(state) not in kinds:
+        if self.causal and type(state) not in kinds:
             names = " or ".join(kind.__name__ for kind in kinds)
             raise TypeError(f"{where} must be a {names}, as init_cache gives, got {type(state).__name__}")
-        like = jax.eval_shape(lambda: self.init_state(batch, dtype))
-        if self.window is None:
-            shape = getattr(state.k, "shape", ())
-            number = shape[-2] if len(shape) > 1 else 0
-            kv = jax.ShapeDtypeStruct((*batch, number, self.n_kv_heads * self.d_head), like.k.dtype)
-            like = type(state)(kv, kv, like.n)
-        return conform(state, like, where)
+        return super()._conform_state(state, batch, dtype, where)
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
@@ -200,7 +192,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         seen = held.row == 0
         if self.window is not None:
             seen = seen & (held.place >= -self.window)
-        heads = attend_one(q[:, 0], cache.k, cache.v, seen, self.n_kv_heads, drop=self._drop, key=key)
+        heads = attend_one(q[:, 0], cache.k, cache.v, seen, self.n_kv_heads, drop=drop_of(self.dropout), key=key)
         y = project(self.W_O, self.b_O, heads[:, None])
         return y.reshape(*batch, self.n_out), unflatten(cache, batch)
 
@@ -284,13 +276,9 @@ class MultiHeadSelfAttention(SequenceLayer):
             k = self.rotary(split_heads(k, self.n_kv_heads), positions).reshape(k.shape)
         return q, k, v
 
-    @property
-    def _drop(self) -> Drop | None:
-        return None if self.dropout.p == 0 or self.dropout.inference else self.dropout.apply
-
     def _attend(
         self, q: Array, k: Array, v: Array, visible: Visible, key: Array | None, chunk_size: int | None
     ) -> Array:
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
-        heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=self._drop, key=key)
+        heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=drop_of(self.dropout), key=key)
         return project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from .._checks import batch_shape, check_tuple, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
+from ._around import Around
 
 
 class Stack(SequenceLayer):
@@ -153,7 +154,7 @@ def _scan(
     return ys, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(stack.depth))
 
 
-class Remat(SequenceLayer):
+class Remat(Around):
     """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
 
     Only `unroll` and `forward` are affected. What the layer reads and gives is kept.
@@ -182,35 +183,9 @@ class Remat(SequenceLayer):
         self.layer = layer
 
     @property
-    def n_in(self) -> int | None:
-        """That of the layer."""
-        return self.layer.n_in
-
-    @property
-    def n_out(self) -> int | None:
-        """That of the layer."""
-        return self.layer.n_out
-
-    @property
-    def pools(self) -> bool:
-        """Whether the layer does."""
-        return self.layer.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the layer."""
-        return self.layer.offline_reason
-
-    @property
-    def _sample_ndim(self) -> int:
-        return self.layer._sample_ndim
-
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
-        """The layer's own."""
-        return self.layer.init_state(batch, dtype)
-
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        return self.layer._step(x, state, key)
+    def inner(self) -> SequenceLayer:
+        """The layer."""
+        return self.layer
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
@@ -221,12 +196,3 @@ class Remat(SequenceLayer):
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         return eqx.filter_checkpoint(lambda layer, *args: layer._forward(*args))(self.layer, xs, mask, resets, key)
-
-    def _filler(self, x: Array) -> Array:
-        return self.layer._filler(x)
-
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
-        return self.layer._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.layer._conform_state(state, batch, dtype, where)

@@ -4,16 +4,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from .._layer import SequenceLayer
-from .._types import BatchShape, DType, State
+from .._types import State
 from ..attention import TransformerBlock
-from ..layers import Remat, Sequential, Stack
+from ..layers import Sequential, Stack
+from ..layers._around import Around
 from ._tied_readout import TiedReadout
 
 
-class EncoderDecoder(SequenceLayer):
+class EncoderDecoder(Around):
     """An encoder, and a decoder with cross-attention to what the encoder gives.
 
     As a layer it reads the *target* sequence; the source is in its state. `state = model.start(source)` reads the
@@ -71,57 +71,14 @@ class EncoderDecoder(SequenceLayer):
         return self.decoder._remember(state, memory, None if mask is None else jnp.asarray(mask))
 
     @property
-    def n_in(self) -> int | None:
-        """That of the decoder."""
-        return self.decoder.n_in
-
-    @property
-    def n_out(self) -> int | None:
-        """That of the decoder."""
-        return self.decoder.n_out
-
-    @property
-    def pools(self) -> bool:
-        """Whether the decoder does."""
-        return self.decoder.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the decoder."""
-        return self.decoder.offline_reason
-
-    @property
-    def _sample_ndim(self) -> int:
-        return self.decoder._sample_ndim
-
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
-        """The decoder's, without a source; `start` gives one with it."""
-        return self.decoder.init_state(batch, dtype)
-
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        return self.decoder._step(x, state, key)
-
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        return self.decoder._unroll(xs, state, mask, resets, key)
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return self.decoder._forward(xs, mask, resets, key)
-
-    def _filler(self, x: Array) -> Array:
-        return self.decoder._filler(x)
-
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
-        return self.decoder._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.decoder._conform_state(state, batch, dtype, where)
+    def inner(self) -> SequenceLayer:
+        """The decoder: it reads the targets."""
+        return self.decoder
 
 
 def _looks_at_memory(node: Any) -> bool:
     """Whether a node of a tree is itself a layer that looks at a memory, not one that hands it on to those inside."""
-    if isinstance(node, Sequential | Stack | Remat | TiedReadout | EncoderDecoder):
+    if isinstance(node, Sequential | Stack | Around | TiedReadout):
         return False
     if isinstance(node, TransformerBlock):
         return node.cross_attention is not None

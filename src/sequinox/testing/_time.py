@@ -10,7 +10,8 @@ from jaxtyping import PyTree
 
 from .._layer import SequenceLayer
 from ..attention import with_capacity
-from ..layers import Bidirectional, Remat, Sequential
+from ..layers import Bidirectional, Sequential
+from ..layers._around import Around
 from ._caches import WithFixedCaches
 from ._probe import STEP, Probe, Result, add
 
@@ -181,8 +182,8 @@ def empty(p: Probe) -> None:
 
 def _pooled_last(layer: SequenceLayer) -> bool:
     """Whether the output is the pooled one itself, nothing coming behind it."""
-    if isinstance(layer, WithFixedCaches | Remat):
-        return _pooled_last(layer.layer)
+    if isinstance(layer, Around):
+        return _pooled_last(layer.inner)
     if isinstance(layer, Sequential):
         return layer.layers[-1].pools and _pooled_last(layer.layers[-1])
     if isinstance(layer, Bidirectional):

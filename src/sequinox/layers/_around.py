@@ -1,0 +1,66 @@
+"""A layer around another."""
+
+import abc
+from typing import Any
+
+from jaxtyping import Array
+
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType, State
+
+
+class Around(SequenceLayer):
+    """A layer that runs another as it is, but for what a subclass says otherwise."""
+
+    @property
+    @abc.abstractmethod
+    def inner(self) -> SequenceLayer:
+        """The layer inside."""
+
+    @property
+    def n_in(self) -> int | None:
+        """That of the layer inside."""
+        return self.inner.n_in
+
+    @property
+    def n_out(self) -> int | None:
+        """That of the layer inside."""
+        return self.inner.n_out
+
+    @property
+    def pools(self) -> bool:
+        """Whether the layer inside does."""
+        return self.inner.pools
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the layer inside."""
+        return self.inner.offline_reason
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.inner._sample_ndim
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+        """That of the layer inside."""
+        return self.inner.init_state(batch, dtype)
+
+    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        return self.inner._step(x, state, key)
+
+    def _unroll(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, State]:
+        return self.inner._unroll(xs, state, mask, resets, key)
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return self.inner._forward(xs, mask, resets, key)
+
+    def _filler(self, x: Array) -> Array:
+        return self.inner._filler(x)
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        return self.inner._remember(state, memory, mask)
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+        return self.inner._conform_state(state, batch, dtype, where)
