@@ -17,6 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 import bad_inputs_attention
+import bad_inputs_averages
+import bad_inputs_composition
+import bad_inputs_convolution
+import bad_inputs_diagonal
+import bad_inputs_filters
+import bad_inputs_gated
+import bad_inputs_interop
+import bad_inputs_regularisers
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -362,7 +370,18 @@ def other_model() -> None:
 
 
 def cases() -> list[Case]:
-    return contract() + constructors() + training() + bad_inputs_attention.cases()
+    parts = (
+        bad_inputs_attention,
+        bad_inputs_averages,
+        bad_inputs_gated,
+        bad_inputs_diagonal,
+        bad_inputs_filters,
+        bad_inputs_convolution,
+        bad_inputs_composition,
+        bad_inputs_regularisers,
+        bad_inputs_interop,
+    )
+    return contract() + constructors() + training() + [case for part in parts for case in part.cases()]
 
 
 def main() -> None:

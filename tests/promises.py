@@ -1,7 +1,7 @@
 """Checking an entry of the table against a promise of the contract."""
 
+from entry import Entry
 from jaxtyping import config
-from table import Entry
 
 from sequinox.testing import check_layer
 

@@ -3,29 +3,23 @@
 Rows 7, time 4, input 3, hidden 5 (6 in a second direction), output 2. Weights are perturbed, so that none is zero.
 """
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
+from entry import KEYS, N_IN, Entry
 from jaxtyping import Array, Float
+from table_averages import AVERAGES
+from table_composition import COMPOSITION
+from table_convolution import CONVOLUTION
+from table_diagonal import DIAGONAL
+from table_filters import FILTERS
+from table_gated import GATED
+from table_regularisers import REGULARISERS
 
 import sequinox as sqx
 from sequinox.recurrent._cell import Implementation
-
-N_IN, N_HIDDEN, N_OUT = 3, 5, 2
-KEYS = tuple(jax.random.split(jax.random.key(7), 4))
-
-
-def perturbed(layer: Any, seed: int = 1) -> Any:
-    """The layer with something added to every trainable array."""
-    random = np.random.default_rng(seed)
-    shift = lambda a: jnp.asarray(np.asarray(a) + 0.3 * random.normal(size=a.shape), a.dtype)
-    return jax.tree.map(lambda a: shift(a) if eqx.is_inexact_array(a) else a, layer)
-
 
 # ---- layers as users write them --------------------------------------------------------------------------------------
 
@@ -64,7 +58,7 @@ class LeakyCell(sqx.RecurrentCell):
         return h / jnp.sqrt((n + 1).astype(h.dtype)), CountedState(h, n + 1)
 
 
-class OnePole(sqx.RecurrentCell):
+class Smoother(sqx.RecurrentCell):
     """A cell without any matrix: a one-pole filter for each input, with a pole of its own."""
 
     pole: Float[Array, " n_in"]
@@ -136,25 +130,6 @@ class RunningSum(sqx.SequenceLayer):
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A layer of the table: its name, what public class or function it stands for, and how it is made."""
-
-    name: str
-    of: Any
-    make: Callable[[], Any]
-    n_in: int | None = None
-    """Width, or number of tokens, for a layer that does not tell."""
-    key: Any = None
-    """For a layer that draws random numbers."""
-
-    def layer(self) -> Any:
-        return perturbed(self.make())
-
-    def __repr__(self) -> str:
-        return self.name
-
-
 def _cells() -> list[Entry]:
     entries = []
     for how in ("fused", "scan"):
@@ -172,7 +147,7 @@ def _cells() -> list[Entry]:
             ),
             Entry(f"LeakyCell-{how}", sqx.RecurrentCell, lambda h=how: LeakyCell(3, 5, KEYS[0], implementation=h)),
         ]
-    return [*entries, Entry("OnePole", sqx.RecurrentCell, lambda: OnePole(3))]
+    return [*entries, Entry("Smoother", sqx.RecurrentCell, lambda: Smoother(3))]
 
 
 def gru_last(n_hidden: int, key: Any) -> sqx.Sequential:
@@ -453,4 +428,18 @@ MODELS = [
     ),
 ]
 
-TABLE = [*CELLS, *LAYERS, *COMPOSED, *ATTENTION, *TRANSFORMERS, *MODELS]
+TABLE = [
+    *CELLS,
+    *LAYERS,
+    *COMPOSED,
+    *ATTENTION,
+    *TRANSFORMERS,
+    *MODELS,
+    *AVERAGES,
+    *GATED,
+    *DIAGONAL,
+    *FILTERS,
+    *CONVOLUTION,
+    *COMPOSITION,
+    *REGULARISERS,
+]

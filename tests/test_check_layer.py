@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from entry import perturbed
 from jaxtyping import Array
-from table import PeakHold, RunningSum, perturbed
+from table import PeakHold, RunningSum
 
 import sequinox as sqx
 from sequinox.testing import check_layer

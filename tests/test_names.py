@@ -10,7 +10,7 @@ import pytest
 
 import sequinox as sqx
 
-SUBPACKAGES = ("layers", "models", "recurrent", "tasks", "testing", "train")
+SUBPACKAGES = ("interop", "layers", "models", "recurrent", "tasks", "testing", "train")
 
 
 def public_names(subpackage: str) -> list[str]:

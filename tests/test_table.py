@@ -6,9 +6,12 @@ from typing import Any
 import jax
 import pytest
 from table import TABLE, Growing, Remembering
+from table_composition import Reading
 
 import sequinox as sqx
 import sequinox.attention
+import sequinox.convolution
+import sequinox.filters
 import sequinox.layers
 import sequinox.models
 import sequinox.recurrent
@@ -27,6 +30,8 @@ def public_layers() -> list[type]:
 
 def unwrapped(layer: Any) -> Any:
     """The layer itself, where the table runs it inside one of its own."""
+    if isinstance(layer, Reading):
+        return layer.model
     return layer.layer if isinstance(layer, Growing | Remembering) else layer
 
 
@@ -38,11 +43,16 @@ def test_the_search_finds_them():
     names = {c.__name__ for c in public_layers()}
     assert {"RNN", "GRU", "LSTM", "Dense", "LastStep", "Bidirectional", "Sequential"} <= names
     assert "SequenceLayer" not in names and "RecurrentCell" not in names
-    assert [f.__name__ for f in model_functions()] == [
-        "recurrent_net",
+    assert sorted(f.__name__ for f in model_functions()) == [
         "encoder_decoder",
+        "flat_net",
+        "pooling_net",
+        "recurrent_encoder_decoder",
+        "recurrent_net",
+        "temporal_conv_net",
         "transformer_decoder",
         "transformer_encoder",
+        "wavenet",
     ]
 
 
@@ -58,7 +68,8 @@ def test_every_model_has_an_entry(function: Any):
 
 
 def test_every_public_name_stands_at_the_top_and_in_its_subpackage():
-    for module in (sequinox.attention, sequinox.recurrent, sequinox.layers, sequinox.models):
+    rooms = ("attention", "convolution", "filters", "layers", "models", "recurrent")
+    for module in (vars(sequinox)[room] for room in rooms):
         for name, value in vars(module).items():
             if not name.startswith("_") and not inspect.ismodule(value):
                 assert getattr(sqx, name) is value, f"{module.__name__}.{name} is not sequinox.{name}"

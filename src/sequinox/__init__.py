@@ -8,6 +8,7 @@ from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
 from ._stream import Stream as Stream
+from ._teacher_forcing import unroll_forced as unroll_forced
 from .attention import (
     AddLearnedPositions as AddLearnedPositions,
     AddPositions as AddPositions,
@@ -24,40 +25,102 @@ from .attention import (
     scaled_dot_product_attention as scaled_dot_product_attention,
     with_capacity as with_capacity,
 )
+from .convolution import (
+    Conv1d as Conv1d,
+    ConvTranspose1d as ConvTranspose1d,
+    GatedConv1d as GatedConv1d,
+    TemporalBlock as TemporalBlock,
+    TemporalBlockState as TemporalBlockState,
+    WaveNet as WaveNet,
+)
+from .filters import (
+    FIR as FIR,
+    LMS as LMS,
+    NLMS as NLMS,
+    AdaptiveOnePole as AdaptiveOnePole,
+    AdaptiveOnePoleState as AdaptiveOnePoleState,
+    LMSState as LMSState,
+    Modes as Modes,
+    OnePole as OnePole,
+    RunningCount as RunningCount,
+    RunningMax as RunningMax,
+    RunningMean as RunningMean,
+    StateSpace as StateSpace,
+)
 from .layers import (
     Bidirectional as Bidirectional,
     BidirectionalState as BidirectionalState,
     Dense as Dense,
     Dropout as Dropout,
     FeedForward as FeedForward,
+    Flatten as Flatten,
+    FlattenState as FlattenState,
     LastStep as LastStep,
+    MaxOverTime as MaxOverTime,
+    MaxState as MaxState,
     MeanOverTime as MeanOverTime,
     MeanState as MeanState,
+    Parallel as Parallel,
     PerSample as PerSample,
     Pointwise as Pointwise,
     Remat as Remat,
+    Residual as Residual,
     Sequential as Sequential,
     Stack as Stack,
+    TrainedStart as TrainedStart,
+    VariationalDropout as VariationalDropout,
+    VariationalDropoutState as VariationalDropoutState,
+    WeightDrop as WeightDrop,
 )
 from .models import (
     EncoderDecoder as EncoderDecoder,
+    RecurrentEncoderDecoder as RecurrentEncoderDecoder,
+    SourceState as SourceState,
     TiedReadout as TiedReadout,
     encoder_decoder as encoder_decoder,
+    flat_net as flat_net,
+    pooling_net as pooling_net,
+    recurrent_encoder_decoder as recurrent_encoder_decoder,
     recurrent_net as recurrent_net,
+    temporal_conv_net as temporal_conv_net,
     transformer_decoder as transformer_decoder,
     transformer_encoder as transformer_encoder,
+    wavenet as wavenet,
 )
 from .recurrent import (
     GRU as GRU,
+    LRU as LRU,
     LSTM as LSTM,
+    MGU as MGU,
+    RDA as RDA,
     RNN as RNN,
+    RWA as RWA,
+    ComplexPair as ComplexPair,
+    DiagonalRecurrence as DiagonalRecurrence,
+    FGRState as FGRState,
+    IndRNN as IndRNN,
     LSTMState as LSTMState,
+    MinGRU as MinGRU,
+    MinLSTM as MinLSTM,
     RecurrentCell as RecurrentCell,
+    RecurrentDropout as RecurrentDropout,
+    RecurrentDropoutState as RecurrentDropoutState,
+    RWAState as RWAState,
+    Zoneout as Zoneout,
+    diagonal_scan as diagonal_scan,
+    scaled_identity as scaled_identity,
+    scaled_to_norm as scaled_to_norm,
 )
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what `__getattr__` finds
+    from .interop import (
+        from_torch as from_torch,
+        load_torch as load_torch,
+        save_safetensors as save_safetensors,
+        to_torch as to_torch,
+    )
     from .tasks import (
         JapaneseVowels as JapaneseVowels,
         Split as Split,
@@ -91,11 +154,11 @@ if TYPE_CHECKING:  # what `__getattr__` finds
         squared_error as squared_error,
     )
 
-_LATER = ("tasks", "testing", "train")
+_LATER = ("interop", "tasks", "testing", "train")
 
 
 def __getattr__(name: str) -> Any:
-    """Training, tasks and testing are imported when first asked for: they take longer to import than all the layers."""
+    """What is no layer is imported when first asked for: training alone takes longer than all the layers."""
     if not name.startswith("_"):
         for subpackage in _LATER:
             module = importlib.import_module(f"{__name__}.{subpackage}")

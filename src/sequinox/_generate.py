@@ -17,7 +17,7 @@ from ._decoding import Generated, log_softmax, read_prompt, rest, with_room
 from ._layer import SequenceLayer, require_streaming
 from ._types import PRNGKey, State
 from .layers import PerSample, Sequential
-from .models import EncoderDecoder, TiedReadout
+from .models import EncoderDecoder, RecurrentEncoderDecoder, TiedReadout
 
 
 def generate(
@@ -171,6 +171,7 @@ def _n_known(model: Any) -> int | None:
     first: dict[type, Callable[[Any], Any]] = {
         Sequential: lambda m: m.layers[0],
         EncoderDecoder: lambda m: m.decoder,
+        RecurrentEncoderDecoder: lambda m: m.decoder,
         TiedReadout: lambda m: m.embedding,
     }
     while type(model) in first:

@@ -79,7 +79,8 @@ def _rows(name: str, node: Any, depth: int) -> list[tuple[str, ...]]:
         shape = " x ".join(map(str, node.shape)) or "scalar"
         return [(label, "", shape, str(node.dtype), str(node.size), str(node.nbytes))]
     if isinstance(node, list | tuple):
-        return [row for i, child in enumerate(node) for row in _rows(f"{name}[{i}]", child, depth)]
+        places = getattr(node, "names", range(len(node)))  # layers may have names
+        return [row for p, child in zip(places, node, strict=True) for row in _rows(f"{name}[{p!r}]", child, depth)]
     if isinstance(node, dict):
         return [row for k, child in node.items() for row in _rows(f"{name}[{k!r}]", child, depth)]
     if not isinstance(node, eqx.Module):

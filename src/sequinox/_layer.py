@@ -19,7 +19,7 @@ layer does the same as with a batch axis.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import equinox as eqx
@@ -107,6 +107,11 @@ class SequenceLayer(eqx.Module):
     @property
     def offline_reason(self) -> str | None:
         """Why the layer cannot run in a stream, or None if it can."""
+        return None
+
+    @property
+    def receptive_field(self) -> int | None:
+        """How many of a row's latest real samples, its own included, an output depends on; None where all count."""
         return None
 
     @property
@@ -251,7 +256,7 @@ class SequenceLayer(eqx.Module):
     def _time_axis(self, ndim: int) -> int:
         return ndim - 1 - self._sample_ndim
 
-    def _stream_dtype(self, x: Array) -> np.dtype | None:
+    def _stream_dtype(self, x: Any) -> np.dtype | None:
         """The dtype of the stream: that of vector samples; tokens leave it to the weights."""
         return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else self.dtype
 
@@ -286,6 +291,16 @@ class SequenceLayer(eqx.Module):
     def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
         """A given state in the layer's own containers, checked. Default: it must be like `init_state`'s."""
         return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), where)
+
+
+def composed_field(fields: Iterable[int | None]) -> int | None:
+    """The receptive field of layers one behind another, given theirs."""
+    total = 1
+    for field in fields:
+        if field is None:
+            return None
+        total += field - 1
+    return total
 
 
 def require_streaming(layer: SequenceLayer, who: str) -> None:

@@ -1,4 +1,4 @@
-"""LastStep and MeanOverTime against NumPy, whole, ragged, packed and in a stream."""
+"""LastStep, MeanOverTime and MaxOverTime against NumPy, whole, ragged, packed and in a stream."""
 
 from typing import Any
 
@@ -26,10 +26,15 @@ def of_rows(pool: Any, mask: np.ndarray, resets: np.ndarray, zeros: Any) -> np.n
     return np.stack(out)
 
 
-POOLS = [(sqx.LastStep(3), lambda x: x[-1]), (sqx.MeanOverTime(3), lambda x: x.mean(0, dtype=np.float64))]
+POOLS = [
+    (sqx.LastStep(3), lambda x: x[-1]),
+    (sqx.MeanOverTime(3), lambda x: x.mean(0, dtype=np.float64)),
+    (sqx.MaxOverTime(3), lambda x: x.max(0)),
+]
+NAMES = ["LastStep", "MeanOverTime", "MaxOverTime"]
 
 
-@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=NAMES)
 @pytest.mark.parametrize("flags", ["whole", "ragged", "packed", "packed-ragged"])
 def test_values(layer: Any, pool: Any, flags: str):
     mask = MASK if "ragged" in flags else np.ones_like(MASK)
@@ -39,7 +44,7 @@ def test_values(layer: Any, pool: Any, flags: str):
     np.testing.assert_allclose(layer(XS, **given), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=NAMES)
 def test_a_stream_gives_the_output_so_far(layer: Any, pool: Any):
     state = None
     for t in range(XS.shape[1]):
@@ -49,7 +54,7 @@ def test_a_stream_gives_the_output_so_far(layer: Any, pool: Any):
         np.testing.assert_allclose(y, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=["LastStep", "MeanOverTime"])
+@pytest.mark.parametrize(("layer", "pool"), POOLS, ids=NAMES)
 def test_a_stretch_without_samples_gives_the_output_so_far(layer: Any, pool: Any):
     before, state = layer.unroll(XS[:, :4])
     for xs, mask in ((XS[:, :0], None), (XS[:, 4:], np.zeros((4, 2), bool))):
@@ -71,6 +76,29 @@ def test_the_gradient_of_the_mean_is_one_over_the_number():
     np.testing.assert_allclose(gradient, np.repeat((MASK / number)[..., None], 3, -1), atol=1e-7)
 
 
+def test_the_gradient_of_the_largest_goes_to_the_first_of_equal_ones():
+    xs = jnp.array([[1.0, -9.0], [3.0, -2.0], [3.0, -9.0], [9.0, 9.0]])
+    mask = jnp.array([True, True, True, False])
+    gradient = jax.grad(lambda x: jnp.sum(sqx.MaxOverTime(2)(x, mask=mask)))(xs)
+    assert gradient.tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]]
+
+    def in_pieces(xs: Any) -> Any:
+        _, state = sqx.MaxOverTime(2).unroll(xs[:2])
+        return jnp.sum(sqx.MaxOverTime(2).unroll(xs[2:3], state)[0])
+
+    assert jax.grad(in_pieces)(xs).tolist() == gradient.tolist()
+
+
+def test_the_largest_of_infinities_and_nan():
+    minus = np.full((3, 1), -np.inf, np.float32)
+    mask = np.array([False, True, True])
+    assert sqx.MaxOverTime(1)(minus, mask=mask).tolist() == [-np.inf]
+    xs = np.array([[1.0], [np.nan], [5.0]], np.float32)
+    y, state = sqx.MaxOverTime(1).unroll(xs)
+    assert np.isnan(y).all() and np.isnan(sqx.MaxOverTime(1).step(np.ones(1, np.float32), state)[0]).all()
+    assert sqx.MaxOverTime(1)(xs, resets=np.array([False, False, True])).tolist() == [5.0]
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_a_long_mean_in_half_precision(dtype: Any):
     """3000 samples around 1: a running sum in half precision would stand still at 256 or 2048."""
@@ -84,7 +112,7 @@ def test_a_long_mean_in_half_precision(dtype: Any):
     np.testing.assert_allclose(jax.tree.leaves(by_steps(xs))[0], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("layer", [sqx.LastStep(), sqx.MeanOverTime()], ids=["LastStep", "MeanOverTime"])
+@pytest.mark.parametrize("layer", [sqx.LastStep(), sqx.MeanOverTime(), sqx.MaxOverTime()], ids=NAMES)
 def test_without_a_width(layer: Any):
     assert sqx.Sequential([sqx.Dense(3, 2, jax.random.key(0)), layer])[1].n_in == 2
     with pytest.raises(ValueError, match="the width is not known"):

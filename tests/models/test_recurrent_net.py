@@ -1,5 +1,6 @@
 """recurrent_net against the layers it is made of."""
 
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -101,3 +102,86 @@ def test_a_cell_of_ones_own():
     rnn = net[0]
     assert isinstance(rnn, sqx.RNN) and not np.any(rnn.U) and rnn.W.dtype == jnp.bfloat16
     assert net(XS.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+# ---- deep stacks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["last", None])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one-way", "both-ways"])
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "norm"])
+def test_residual_connections_from_the_second_layer_on(pool: Any, bidirectional: bool, layer_norm: bool):
+    """Against the same cells, put together by hand."""
+    net = sqx.recurrent_net(
+        3,
+        5,
+        2,
+        KEY,
+        cell="rnn",
+        n_layers=3,
+        residual=True,
+        layer_norm=layer_norm,
+        pool=pool,
+        bidirectional=bidirectional,
+    )
+    cells = [la for la in jax.tree.leaves(net, is_leaf=lambda v: isinstance(v, sqx.RNN)) if isinstance(la, sqx.RNN)]
+    xs: Any = XS
+    for i in range(3):
+        mean, deviation = np.mean(xs, -1, keepdims=True), np.std(xs, -1, keepdims=True)
+        read = jnp.asarray((xs - mean) / np.sqrt(deviation**2 + 1e-5)) if i and layer_norm else xs
+        layer = sqx.Bidirectional(*cells[2 * i : 2 * i + 2]) if bidirectional else cells[i]
+        ys = layer(read, mask=MASK)
+        xs = ys + xs if i else ys
+    xs = np.where(MASK[..., None], xs, 0)
+    expected = xs
+    if pool:  # the forward half at the last real sample, the backward one at the first
+        last = np.maximum(MASK.sum(1) - 1, 0)
+        expected = np.concatenate([xs[np.arange(4), last][:, :5], xs[:, 0, 5:]], -1)
+    dense = net[-1]
+    expected = np.asarray(expected) @ np.asarray(dense.W).T
+    np.testing.assert_allclose(net(XS, mask=MASK), expected, atol=1e-5)
+
+
+def test_residual_dropout_stands_before_the_addition():
+    net = sqx.recurrent_net(3, 4, 2, KEY, n_layers=3, residual=True, dropout=0.5, layer_norm=True)
+    assert names(net) == ["LSTM", "Dropout", "Residual", "Residual", "LastStep", "Dense"]
+    assert names(net[2].layer) == ["Sequential", "Dropout"] and names(net[2].layer[0]) == ["PerSample", "LSTM"]
+    assert names(sqx.recurrent_net(3, 4, 2, KEY, residual=True, layer_norm=True)) == ["LSTM", "LastStep", "Dense"]
+
+
+def test_gradients_reach_deep_layers():
+    """Through twenty layers of small weights: with residual connections they do, without they do not."""
+
+    def shrunk(n_in: int, n_hidden: int, key: Any, *, dtype: Any) -> sqx.RNN:
+        return jax.tree.map(lambda a: 0.3 * a, sqx.RNN(n_in, n_hidden, key, dtype=dtype))
+
+    def share(residual: bool) -> float:
+        net = sqx.recurrent_net(3, 4, 2, KEY, cell=shrunk, n_layers=20, residual=residual)
+        gradient = eqx.filter_jit(eqx.filter_grad(lambda net: jnp.sum(net(XS))))(net)
+        return float(jnp.linalg.norm(gradient[0].W))
+
+    assert share(True) > 1e3 * share(False)
+
+
+def cells() -> list[Any]:
+    """Every cell that is called as `cell(n_in, n_hidden, key, dtype=...)`."""
+    found = []
+    for cell in vars(sqx.recurrent).values():
+        a_cell = inspect.isclass(cell) and issubclass(cell, sqx.RecurrentCell) and not inspect.isabstract(cell)
+        if a_cell and list(inspect.signature(cell).parameters)[:3] == ["n_in", "n_hidden", "key"]:
+            found.append(cell)
+    return found
+
+
+@pytest.mark.parametrize("cell", cells(), ids=lambda c: c.__name__)
+def test_every_cell_serves(cell: Any):
+    net = eqx.filter_eval_shape(
+        lambda: sqx.recurrent_net(3, 4, 2, KEY, cell=cell, n_layers=2, bidirectional=True, residual=True)
+    )
+    assert isinstance(net[0].forward_layer, cell) and net[-1].n_in == 2 * net[0].forward_layer.n_out
+    ys = eqx.filter_eval_shape(lambda net: net(XS, mask=MASK), net)
+    assert ys.shape == (4, 2) and ys.dtype == jnp.float32
+
+
+def test_there_are_cells():
+    assert {"RNN", "GRU", "LSTM"} <= {cell.__name__ for cell in cells()}

@@ -89,6 +89,65 @@ class Memory:
         return {k: v for k, v in dw.items() if k in w}, np.asarray(dx), np.stack([np.asarray(dprev), dc])
 
 
+class Block:
+    """The nine models of Greff et al., with or without projection. The state is a row: y, c, and with FGR i, f, o."""
+
+    def __init__(self, variant: str, n_hidden: int, n_out: int):
+        self.variant, self.cuts = variant, np.cumsum([n_out, *[n_hidden] * (4 if variant == "FGR" else 1)])
+        self.learned = {"NIG": "fo", "NFG": "io", "NOG": "if", "CIFG": "io"}.get(variant, "ifo")
+
+    def start(self, n_hidden: int) -> Any:
+        del n_hidden
+        return np.zeros(self.cuts[-1])
+
+    def split(self, state: np.ndarray) -> list[np.ndarray]:
+        return np.split(state, self.cuts[:-1])
+
+    def step(self, w: Arrays, x: np.ndarray, state: Any) -> tuple[np.ndarray, Any, Any]:
+        y, c, *old = self.split(state)
+        v, one, gate = self.variant, np.ones_like(c), {}
+        a = {g: w[f"W_{g}"] @ x + w[f"R_{g}"] @ y + w[f"b_{g}"] for g in "z" + self.learned}
+        for g in self.learned:
+            for h, value in zip("ifo", old, strict=False):
+                a[g] = a[g] + w[f"R_{h}{g}"] @ value
+        for g in [g for g in self.learned if g != "o"]:
+            gate[g] = sigma(a[g] + w.get(f"p_{g}", 0 * c) * c)
+        z = a["z"] if v == "NIAF" else np.tanh(a["z"])
+        i = gate.get("i", one)
+        f = 1 - i if v == "CIFG" else gate.get("f", one)
+        new = z * i + c * f
+        o = one if v == "NOG" else sigma(a["o"] + w.get("p_o", 0 * c) * new)
+        shown = new if v == "NOAF" else np.tanh(new)
+        out = w["W_p"] @ (shown * o) if "W_p" in w else shown * o
+        after = [out, new, i, f, o] if v == "FGR" else [out, new]
+        return out, np.concatenate(after), (x, y, c, old, z, i, f, o, new, shown)
+
+    def back(self, w: Arrays, kept: Any, dy: np.ndarray, dstate: Any) -> tuple[Arrays, np.ndarray, Any]:
+        x, y, c, old, z, i, f, o, new, shown = kept
+        v, p = self.variant, {g: w.get(f"p_{g}", 0 * c) for g in "ifo"}
+        dout, dnew, *dgates = self.split(dstate)
+        di, df, do = dgates or (0, 0, 0)
+        dout, dw = dout + dy, {}
+        if "W_p" in w:
+            dw["W_p"] = np.outer(dout, shown * o)
+            dout = w["W_p"].T @ dout
+        da = {"o": (do + dout * shown) * o * (1 - o)}
+        dnew = dnew + dout * o * (1 if v == "NOAF" else 1 - shown**2) + da["o"] * p["o"]
+        di, df = di + dnew * z, df + dnew * c
+        da["i"] = (di - df if v == "CIFG" else di) * i * (1 - i)
+        da["f"] = df * f * (1 - f)
+        da["z"] = dnew * i * (1 if v == "NIAF" else 1 - z**2)
+        da = {g: da[g] for g in "z" + self.learned}
+        dc = dnew * f + sum(da[g] * p[g] for g in "if" if g in da)
+        dx, dprev = (sum(w[f"{m}_{g}"].T @ d for g, d in da.items()) for m in "WR")
+        dold = [sum(w[f"R_{h}{g}"].T @ da[g] for g in "ifo") for h, _ in zip("ifo", old, strict=False)]
+        for g, d in da.items():
+            dw |= {f"W_{g}": np.outer(d, x), f"R_{g}": np.outer(d, y), f"b_{g}": d}
+            dw |= {f"p_{g}": d * (new if g == "o" else c)}
+            dw |= {f"R_{h}{g}": np.outer(d, value) for h, value in zip("ifo", old, strict=False)}
+        return {k: d for k, d in dw.items() if k in w}, np.asarray(dx), np.concatenate([dprev, dc, *dold])
+
+
 def unroll(
     cell: Any, w: Arrays, xs: np.ndarray, state: np.ndarray, mask: np.ndarray, resets: np.ndarray,
     d_ys: np.ndarray, d_final: np.ndarray,

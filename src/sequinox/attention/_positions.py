@@ -180,6 +180,11 @@ class _Positions(SequenceLayer):
         """Width of the output: that of a sample."""
         return self.n_in
 
+    @property
+    def receptive_field(self) -> int:
+        """1: of the samples before only the number counts."""
+        return 1
+
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> Int[Array, "*batch"]:
         """No samples yet: int32 zeros, `"*batch"`."""
         del dtype

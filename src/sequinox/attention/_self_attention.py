@@ -136,6 +136,11 @@ class MultiHeadSelfAttention(SequenceLayer):
             return None
         return "MultiHeadSelfAttention without causal=True sees later samples, which a stream has not reached"
 
+    @property
+    def receptive_field(self) -> int | None:
+        """The window; None without one."""
+        return self.window if self.causal else None
+
     # ---- the state -------------------------------------------------------------------------------------------------
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> State:

@@ -162,6 +162,11 @@ class TransformerBlock(SequenceLayer):
         """That of the self-attention."""
         return self.self_attention.offline_reason
 
+    @property
+    def receptive_field(self) -> int | None:
+        """That of the self-attention."""
+        return self.self_attention.receptive_field
+
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> BlockState:
         """An empty cache, and no memory.
 

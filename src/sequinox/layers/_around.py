@@ -38,6 +38,11 @@ class Around(SequenceLayer):
         return self.inner.offline_reason
 
     @property
+    def receptive_field(self) -> int | None:
+        """That of the layer inside."""
+        return self.inner.receptive_field
+
+    @property
     def _sample_ndim(self) -> int:
         return self.inner._sample_ndim
 

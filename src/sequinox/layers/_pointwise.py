@@ -26,6 +26,11 @@ class Pointwise(SequenceLayer):
     def apply(self, x: Array, key: Array | None) -> Array:
         """The outputs `"*axes n_out"` of samples `"*axes n_in"`, each from its own sample alone."""
 
+    @property
+    def receptive_field(self) -> int:
+        """1: an output depends on its own sample alone."""
+        return 1
+
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
         """The empty tuple: there is nothing to remember."""
         del dtype

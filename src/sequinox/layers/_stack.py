@@ -1,4 +1,4 @@
-"""Depth: layers of one configuration that are compiled once, and layers that are computed anew for the derivative."""
+"""Depth: layers of one configuration that are compiled once."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, check_tuple, float_dtype
-from .._layer import SequenceLayer
+from .._layer import SequenceLayer, composed_field
 from .._types import BatchShape, DType, State
-from ._around import Around
 
 
 class Stack(SequenceLayer):
@@ -76,6 +75,11 @@ class Stack(SequenceLayer):
     def offline_reason(self) -> str | None:
         """That of the layers."""
         return self.layer.offline_reason
+
+    @property
+    def receptive_field(self) -> int | None:
+        """One more than the sum of how far each layer looks back; None if they have no bound."""
+        return composed_field(self.layer.receptive_field for _ in range(self.depth))
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> tuple[State, ...]:
         """The states of the layers, in their order.
@@ -152,47 +156,3 @@ def _scan(
     stacked = () if states is None else jax.tree.map(lambda *a: jnp.stack(a), *states)
     ys, stacked = jax.lax.scan(body, xs, (arrays, stacked, keys), length=stack.depth)
     return ys, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(stack.depth))
-
-
-class Remat(Around):
-    """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
-
-    Only `unroll` and `forward` are affected. What the layer reads and gives is kept.
-
-    Source: [Chen et al. 2016](https://arxiv.org/abs/1604.06174), by `jax.checkpoint`.
-
-    ??? example
-
-        ```python
-        >>> import jax, jax.numpy as jnp, sequinox as sqx
-        >>> sqx.Remat(sqx.GRU(3, 5, jax.random.key(0)))(jnp.ones((7, 3))).shape
-        (7, 5)
-
-        ```
-    """
-
-    layer: SequenceLayer
-
-    def __init__(self, layer: SequenceLayer):
-        """
-        Arguments:
-            layer: any sequence layer.
-        """
-        if not isinstance(layer, SequenceLayer):
-            raise TypeError(f"Remat: layer must be a sequence layer, got {layer!r}")
-        self.layer = layer
-
-    @property
-    def inner(self) -> SequenceLayer:
-        """The layer."""
-        return self.layer
-
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        return eqx.filter_checkpoint(lambda layer, *args: layer._unroll(*args))(
-            self.layer, xs, state, mask, resets, key
-        )
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return eqx.filter_checkpoint(lambda layer, *args: layer._forward(*args))(self.layer, xs, mask, resets, key)

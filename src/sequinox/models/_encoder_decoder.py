@@ -4,13 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._layer import SequenceLayer
 from .._types import State
-from ..attention import TransformerBlock
-from ..layers import Sequential, Stack
 from ..layers._around import Around
-from ._tied_readout import TiedReadout
 
 
 class EncoderDecoder(Around):
@@ -46,12 +44,8 @@ class EncoderDecoder(Around):
             TypeError, ValueError: if they are no sequence layers, the encoder pools over time, or the decoder has no
                 cross-attention in it.
         """
-        for name, layer in (("encoder", encoder), ("decoder", decoder)):
-            if not isinstance(layer, SequenceLayer):
-                raise TypeError(f"EncoderDecoder: {name} must be a sequence layer, got {layer!r}")
-        if encoder.pools:
-            raise ValueError("EncoderDecoder: the encoder must give one output a sample, but it pools over time")
-        if not any(map(_looks_at_memory, jax.tree.leaves(decoder, is_leaf=_looks_at_memory))):
+        check_parts("EncoderDecoder", encoder=encoder, decoder=decoder)
+        if not _looks_at_memory(decoder, encoder.n_out):
             raise ValueError(
                 "EncoderDecoder: the decoder must have cross-attention in it, such as TransformerBlock(cross=True)"
             )
@@ -76,10 +70,26 @@ class EncoderDecoder(Around):
         return self.decoder
 
 
-def _looks_at_memory(node: Any) -> bool:
-    """Whether a node of a tree is itself a layer that looks at a memory, not one that hands it on to those inside."""
-    if isinstance(node, Sequential | Stack | Around | TiedReadout):
-        return False
-    if isinstance(node, TransformerBlock):
-        return node.cross_attention is not None
-    return isinstance(node, SequenceLayer) and type(node)._remember is not SequenceLayer._remember
+def check_parts(who: str, *, encoder: Any, **others: Any) -> None:
+    """Checks that an encoder and what belongs to it are layers, and that there is an output a sample to look at."""
+    for name, layer in {"encoder": encoder, **others}.items():
+        if not isinstance(layer, SequenceLayer):
+            raise TypeError(f"{who}: {name} must be a sequence layer, got {layer!r}")
+    if encoder.pools:
+        raise ValueError(f"{who}: the encoder must give one output a sample, but it pools over time")
+
+
+def _looks_at_memory(layer: SequenceLayer, width: int | None) -> bool:
+    """Whether anything in a layer takes note of a memory, of whatever class it is."""
+    before, looked = layer.init_state(), []
+
+    def remember(memory: Array) -> None:
+        after = layer._remember(before, memory, None)
+        same = [a is b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False)]
+        looked.append(jax.tree.structure(before) != jax.tree.structure(after) or not all(same))
+
+    try:
+        jax.eval_shape(remember, jax.ShapeDtypeStruct((1, width or 1), layer.dtype or jnp.float32))
+    except ValueError:  # it looks, and at something of another width: `start` says so
+        return True
+    return looked[0]

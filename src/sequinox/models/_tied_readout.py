@@ -69,6 +69,11 @@ class TiedReadout(SequenceLayer):
         return self.body.offline_reason
 
     @property
+    def receptive_field(self) -> int | None:
+        """That of the body."""
+        return self.body.receptive_field
+
+    @property
     def _sample_ndim(self) -> int:
         return 0
 

@@ -15,7 +15,7 @@ from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ._engine import Flags, unroll_fused, unroll_scan
-from ._plan import Affine, Unserved, affine
+from ._plan import Affine, Unserved, affine, run
 
 Implementation: TypeAlias = Literal["scan", "fused"] | None
 """How a cell is unrolled: see [`RecurrentCell`][sequinox.recurrent.RecurrentCell]."""
@@ -52,7 +52,26 @@ class RecurrentCell(SequenceLayer):
                 itself.
             x: the sample, `" n_in"`.
             state: the state before it, of the structure of `start`.
+
+        A cell that draws random numbers takes them as a fourth argument: see `noise`.
         """
+
+    def noise(self, key: PRNGKey | None, axes: tuple[int, ...], dtype: DType) -> Any:
+        """Random numbers for `transition`, drawn for all samples of a stretch at once. Default: None, there are none.
+
+        A cell that is random in training overrides this, and takes `noise=None` as the last argument of `transition`.
+
+        Arguments:
+            key: the key of the call; None where none was given.
+            axes: the leading axes of what is drawn: time and rows, or rows alone for a step.
+            dtype: dtype of the stream.
+
+        Returns:
+            A PyTree of arrays `"*axes ..."`, of which each transition is handed its own; or None where nothing is
+            drawn, as in inference. Nothing is differentiated with respect to it.
+        """
+        del key, axes, dtype
+        return None
 
     @property
     def n_out(self) -> int:
@@ -74,32 +93,37 @@ class RecurrentCell(SequenceLayer):
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (*axes, *a.shape)), one)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        del key
-        batch = x.shape[:-1]
+        batch, transition = x.shape[:-1], partial(run, type(self).transition, self, affine)
         if not batch:
-            return self.transition(affine, x, state)
+            return transition(x, state, self.noise(key, (), x.dtype))
         x, state = _merge(x, len(batch)), jax.tree.map(partial(_merge, n=len(batch)), state)
-        y, state = jax.vmap(partial(self.transition, affine))(x, state)
+        y, state = jax.vmap(transition)(x, state, self.noise(key, x.shape[:1], x.dtype))
         return y.reshape(*batch, -1), jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), state)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:
-        del key
         init = None if mask is None and resets is None else self.init_state(xs.shape[:-2], xs.dtype)
-        return _unroll_jitted(self, xs, state, mask, resets, init)
+        return _unroll_jitted(self, xs, state, mask, resets, init, key)
 
 
 @eqx.filter_jit
 def _unroll_jitted(
-    cell: RecurrentCell, xs: Array, state: State, mask: Array | None, resets: Array | None, init: State
+    cell: RecurrentCell,
+    xs: Array,
+    state: State,
+    mask: Array | None,
+    resets: Array | None,
+    init: State,
+    key: Array | None,
 ) -> tuple[Array, State]:
     """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop anew."""
     batch, n = xs.shape[:-2], xs.ndim - 2
     rows = partial(_merge, n=n)
     mask, resets, xs = jax.tree.map(lambda a: jnp.swapaxes(rows(a), 0, 1), (mask, resets, xs))
     flags = Flags(mask, resets, jax.tree.map(rows, init))
-    args = (type(cell).transition, cell, xs, jax.tree.map(rows, state), flags)
+    noise = cell.noise(key, xs.shape[:2], xs.dtype)
+    args = (type(cell).transition, cell, xs, jax.tree.map(rows, state), flags, noise)
     if cell.implementation != "scan" and xs.size:
         try:
             ys, final = unroll_fused(*args)

@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._layer import fresh_steps, scan_time, select
 from .._linear import apply_weight_to_rows
-from ._plan import Plan, Term, Transition, affine, make_plan, split_cell
+from ._plan import Plan, Term, Transition, affine, make_plan, run as run_transition, split_cell
 
 
 class Flags(NamedTuple):
@@ -44,16 +44,18 @@ class Flags(NamedTuple):
         return fresh_steps(self.mask, self.resets), self.mask
 
 
-def unroll_scan(transition: Transition, cell: Any, xs: Array, state: PyTree, flags: Flags) -> tuple[Array, PyTree]:
+def unroll_scan(
+    transition: Transition, cell: Any, xs: Array, state: PyTree, flags: Flags, noise: PyTree = None
+) -> tuple[Array, PyTree]:
     """Outputs `(time, rows, n_out)` and final state; differentiated by JAX."""
 
     def body(state: PyTree, inputs: Any) -> tuple[PyTree, Array]:
-        x, fresh, keep = inputs
+        x, noise, fresh, keep = inputs
         seen = state if fresh is None else select(fresh, flags.init, state)
-        y, after = jax.vmap(partial(transition, cell, affine))(x, seen)
+        y, after = jax.vmap(partial(run_transition, transition, cell, affine))(x, seen, noise)
         return (after if keep is None else select(keep, after, state)), y
 
-    state, ys = scan_time(body, state, (xs, *flags.per_step))
+    state, ys = scan_time(body, state, (xs, noise, *flags.per_step))
     return ys, state
 
 
@@ -86,7 +88,9 @@ def _join(arrays: list[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays)
 
 
-def _record(transition: Transition, cell: Any, plan: Plan, grouped: tuple, x: Array, state: PyTree) -> tuple:
+def _record(
+    transition: Transition, cell: Any, plan: Plan, grouped: tuple, x: Array, state: PyTree, noise: PyTree
+) -> tuple:
     """One sample's transition with its products grouped: output, next state, pre-activations, computed vectors."""
     weights, biases = grouped
     pre: list[Any] = [None] * len(plan.groups)
@@ -105,7 +109,7 @@ def _record(transition: Transition, cell: Any, plan: Plan, grouped: tuple, x: Ar
             ]
         return pre[g][call.rows]
 
-    y, state = transition(cell, product, x, state)
+    y, state = run_transition(transition, cell, product, x, state, noise)
     return y, state, pre, computed
 
 
@@ -124,7 +128,15 @@ def _replayed_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _replay(
-    transition: Transition, cell: Any, plan: Plan, leaves: list[Array], pre: list, zs: list, x: Array, state: PyTree
+    transition: Transition,
+    cell: Any,
+    plan: Plan,
+    leaves: list[Array],
+    pre: list,
+    zs: list,
+    x: Array,
+    state: PyTree,
+    noise: PyTree,
 ) -> tuple[Array, PyTree]:
     """One sample's transition from kept pre-activations: only its derivative is of interest."""
     calls = iter(enumerate(plan.calls))
@@ -139,19 +151,22 @@ def _replay(
         ]
         return _replayed(pre[call.group][call.rows], zs[i], [w for w, _ in inner], [v for _, v in inner])
 
-    return transition(cell, product, x, state)
+    return run_transition(transition, cell, product, x, state, noise)
 
 
-def unroll_fused(transition: Transition, cell: Any, xs: Array, state: PyTree, flags: Flags) -> tuple[Array, PyTree]:
+def unroll_fused(
+    transition: Transition, cell: Any, xs: Array, state: PyTree, flags: Flags, noise: PyTree = None
+) -> tuple[Array, PyTree]:
     """Outputs `(time, rows, n_out)` and final state; weight gradients are deferred.
 
     Raises:
         Unserved: if the cell does something with its weights that the engine does not follow.
     """
-    plan = make_plan(transition, cell, _one(xs, axes=2), jax.tree.map(_one, state))
+    one_noise = jax.tree.map(partial(_one, axes=2), noise)
+    plan = make_plan(transition, cell, _one(xs, axes=2), jax.tree.map(_one, state), one_noise)
     leaves, others, rebuild = split_cell(cell)
     run = _make_run(transition, plan, rebuild)
-    return run(leaves, others, xs, state, flags.init, *flags.per_step)
+    return run(leaves, others, xs, state, flags.init, noise, *flags.per_step)
 
 
 def _one(a: Array, axes: int = 1) -> jax.ShapeDtypeStruct:
@@ -161,28 +176,28 @@ def _one(a: Array, axes: int = 1) -> jax.ShapeDtypeStruct:
 def _make_run(transition: Transition, plan: Plan, rebuild: Callable) -> Callable:
     """The loop as a function of everything it reads, with its derivative."""
 
-    def forward(leaves, others, xs, state, init, fresh, keep, *, keep_all: bool) -> tuple:
+    def forward(leaves, others, xs, state, init, noise, fresh, keep, *, keep_all: bool) -> tuple:
         record = jax.vmap(partial(_record, transition, rebuild(leaves, others), plan, _grouped(plan, leaves)))
 
         def body(state: PyTree, inputs: Any) -> tuple[PyTree, Any]:
-            x, fresh, keep = inputs
+            x, noise, fresh, keep = inputs
             seen = state if fresh is None else select(fresh, init, state)
-            y, after, pre, computed = record(x, seen)
+            y, after, pre, computed = record(x, seen, noise)
             after = after if keep is None else select(keep, after, state)
             return after, (y, Kept(seen, pre, computed) if keep_all else None)
 
-        state, (ys, kept) = jax.lax.scan(body, state, (xs, fresh, keep))
+        state, (ys, kept) = jax.lax.scan(body, state, (xs, noise, fresh, keep))
         return ys, state, kept
 
     @jax.custom_jvp
-    def run(leaves, others, xs, state, init, fresh, keep) -> tuple[Array, PyTree]:
-        ys, state, _ = forward(leaves, others, xs, state, init, fresh, keep, keep_all=False)
+    def run(leaves, others, xs, state, init, noise, fresh, keep) -> tuple[Array, PyTree]:
+        ys, state, _ = forward(leaves, others, xs, state, init, noise, fresh, keep, keep_all=False)
         return ys, state
 
     @partial(run.defjvp, symbolic_zeros=True)
     def run_jvp(primals: tuple, tangents: tuple) -> tuple:
-        leaves, others, xs, state, _, fresh, keep = primals
-        dleaves, _, dxs, dstate, dinit, _, _ = tangents
+        leaves, others, xs, state, _, noise, fresh, keep = primals
+        dleaves, _, dxs, dstate, dinit, _, _, _ = tangents  # noise has no derivative
         ys, final, kept = forward(*primals, keep_all=True)
 
         # Parameters used elementwise get their gradient row by row, summed once at the end.
@@ -191,20 +206,22 @@ def _make_run(transition: Transition, plan: Plan, rebuild: Callable) -> Callable
         dinit = None if all(_is_zero(d) for d in jax.tree.leaves(dinit)) else _floats(_filled(dinit))
 
         def body(dstate: list[Array], inputs: Any) -> tuple[list[Array], Array]:
-            x, dx, fresh, keep, kept, dzs = inputs
+            x, dx, noise, fresh, keep, kept, dzs = inputs
 
-            def replay(pre: list, zs: list, x: Array, seen: PyTree, direct: list[Array]) -> tuple[Array, PyTree]:
+            def replay(
+                pre: list, zs: list, x: Array, seen: PyTree, direct: list[Array], noise: PyTree
+            ) -> tuple[Array, PyTree]:
                 mixed = list(leaves)
                 for i, p in zip(plan.direct, direct, strict=True):
                     mixed[i] = p
-                return _replay(transition, rebuild(mixed, others), plan, leaves, pre, zs, x, seen)
+                return _replay(transition, rebuild(mixed, others), plan, leaves, pre, zs, x, seen, noise)
 
             def step(zs: list, dx: Any, state: list, init: Any, direct: list) -> tuple[Array, list[Array]]:
                 state = _put_floats(state, kept.seen)
                 seen = state
                 if fresh is not None:
                     seen = select(fresh, kept.seen if init is None else _put_floats(init, kept.seen), state)
-                y, after = jax.vmap(replay)(kept.pre, zs, x if dx is None else dx, seen, direct)
+                y, after = jax.vmap(replay)(kept.pre, zs, x if dx is None else dx, seen, direct, noise)
                 return y, _floats(after if keep is None else select(keep, after, state))
 
             # The state seen stands for the state before and, where the step starts afresh, for the initial one: the
@@ -220,6 +237,7 @@ def _make_run(transition: Transition, plan: Plan, rebuild: Callable) -> Callable
             (
                 xs,
                 _filled(dxs) if plan.x_direct else None,
+                noise,
                 fresh,
                 keep,
                 kept,

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, size
+from .._checks import check_key, flag, float_dtype, size
 from .._types import DType, Initializer, PRNGKey
-from ._cell import Implementation, RecurrentCell, check_implementation, make_weights
+from ._cell import Implementation, RecurrentCell, check_implementation
+from ._initializers import make_recurrent_weights
+from ._norm import make_gain, normalise, normed_affine
 from ._plan import Affine
 
 
@@ -26,9 +28,29 @@ class GRU(RecurrentCell):
 
     The update gate $z$ *keeps*: at 1 the state is held. The output is the new state $h'$.
 
+    **Two conventions of the update gate.** Here, in Cho et al. and in PyTorch it keeps. In others, such as
+    [Chung et al. 2014](https://arxiv.org/abs/1412.3555), it *writes*, $h' = (1 - z) \odot h + z \odot \tilde h$. Since
+    $1 - \sigma(a) = \sigma(-a)$, the two are the same unit: negate `W_z`, `U_z` and `b_z` to go from one to the other.
+
+    **Two places of the reset gate.** By default it acts on the state before the product with $U$, as in the paper. With
+    `reset_after` it acts on the product, as in PyTorch and cuDNN, and there is an inner bias `b_U`:
+
+    $$
+    \tilde h = \tanh(W x + b + r \odot (U h + b_U))
+    $$
+
+    **Normalisation.** With `layer_norm`, each of the three pre-activations $a$ becomes $\gamma \odot N(a) + b$, with a
+    learned gain $\gamma$ of its own (`gamma_r`, `gamma_z`, `gamma`, ones at first), the bias $b$ behind it, and
+
+    $$
+    N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}
+    $$
+
+    Only $b_U$ stays inside. [Ba et al. 2016](https://arxiv.org/abs/1607.06450) normalise the products with the sample
+    and with the state apart, and only then add them.
+
     Source: [Cho et al. 2014](https://arxiv.org/abs/1406.1078), page 3, equations (5) to (8). The paper prints no
-    biases; one on each of the three pre-activations, zero at first, is our addition. PyTorch's GRU applies the reset
-    gate to $U h$ instead.
+    biases; one on each of the three pre-activations, zero at first, is our addition.
 
     ??? example
 
@@ -54,6 +76,10 @@ class GRU(RecurrentCell):
     W: Float[Array, "n_hidden n_in"]
     U: Float[Array, "n_hidden n_hidden"]
     b: Float[Array, " n_hidden"]
+    b_U: Float[Array, " n_hidden"] | None
+    gamma_r: Float[Array, " n_hidden"] | None
+    gamma_z: Float[Array, " n_hidden"] | None
+    gamma: Float[Array, " n_hidden"] | None
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
     implementation: Implementation = eqx.field(static=True)
@@ -64,7 +90,10 @@ class GRU(RecurrentCell):
         n_hidden: int,
         key: PRNGKey,
         *,
+        reset_after: bool = False,
+        layer_norm: bool = False,
         initializer: Initializer = jax.nn.initializers.xavier_normal(),
+        recurrent_initializer: Initializer | None = None,
         implementation: Implementation = None,
         dtype: DType | None = None,
     ):
@@ -73,9 +102,14 @@ class GRU(RecurrentCell):
             n_in: width of a sample.
             n_hidden: width of the state and of the output.
             key: PRNG key for the weights.
+            reset_after: whether the reset gate acts on the product with the state instead of the state (see above).
+                Default False.
+            layer_norm: whether the pre-activations are normalised (see above). Default False.
             initializer: of input and recurrent weights, one of `jax.nn.initializers` or any function of
                 `(key, shape, dtype)` whose last axis is the output; default `xavier_normal`, which keeps the variances
                 of input and state of one order. Biases start at zero.
+            recurrent_initializer: of the recurrent weights alone, for example `jax.nn.initializers.orthogonal()`;
+                default (None): the same as `initializer`.
             implementation: `"scan"`, `"fused"` or None (chosen), as
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
@@ -88,11 +122,15 @@ class GRU(RecurrentCell):
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         dtype = float_dtype(dtype, "GRU")
         shapes = {"W_r": inputs, "U_r": hidden, "W_z": inputs, "U_z": hidden, "W": inputs, "U": hidden}
-        weights = make_weights(check_key(key, "GRU"), shapes, initializer, dtype, "GRU")
+        weights = make_recurrent_weights(
+            check_key(key, "GRU"), shapes, "U", initializer, recurrent_initializer, dtype, "GRU"
+        )
         self.W_r, self.U_r = weights["W_r"], weights["U_r"]
         self.W_z, self.U_z = weights["W_z"], weights["U_z"]
         self.W, self.U = weights["W"], weights["U"]
         self.b_r, self.b_z, self.b = (jnp.zeros(n_hidden, dtype) for _ in range(3))
+        self.b_U = jnp.zeros(n_hidden, dtype) if flag(reset_after, "GRU", "reset_after") else None
+        self.gamma_r, self.gamma_z, self.gamma = (make_gain(layer_norm, n_hidden, dtype, "GRU") for _ in range(3))
 
     def start(self, dtype: DType) -> Float[Array, " n_hidden"]:
         """Zeros."""
@@ -103,8 +141,14 @@ class GRU(RecurrentCell):
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
         """One sample: the new state, twice."""
         h = state
-        r = sigmoid(affine((self.W_r, x), (self.U_r, h), self.b_r))
-        z = sigmoid(affine((self.W_z, x), (self.U_z, h), self.b_z))
-        candidate = jnp.tanh(affine((self.W, x), (self.U, r * h), self.b))
+        r = sigmoid(normed_affine(affine, (self.W_r, x), (self.U_r, h), self.b_r, self.gamma_r))
+        z = sigmoid(normed_affine(affine, (self.W_z, x), (self.U_z, h), self.b_z, self.gamma_z))
+        if self.b_U is None:
+            candidate = jnp.tanh(normed_affine(affine, (self.W, x), (self.U, r * h), self.b, self.gamma))
+        elif self.gamma is None:
+            candidate = jnp.tanh(affine((self.W, x), self.b) + r * affine((self.U, h), self.b_U))
+        else:
+            a = affine((self.W, x)) + r * affine((self.U, h), self.b_U)
+            candidate = jnp.tanh(self.gamma * normalise(a) + self.b)
         h = z * h + (1 - z) * candidate
         return h, h

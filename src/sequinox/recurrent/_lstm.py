@@ -1,6 +1,6 @@
-"""Long short-term memory, the vanilla block of Greff et al."""
+"""Long short-term memory: the vanilla block of Greff et al., its eight variants, projection and normalisation."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -10,15 +10,36 @@ from jaxtyping import Array, Float
 
 from .._checks import check_key, flag, float_dtype, number, size
 from .._types import DType, Initializer, PRNGKey
-from ._cell import Implementation, RecurrentCell, check_implementation, make_weights
+from ._cell import Implementation, RecurrentCell, check_implementation
+from ._initializers import make_recurrent_weights
+from ._norm import make_gain, normalise
 from ._plan import Affine
+
+Variant: TypeAlias = Literal["V", "NIG", "NFG", "NOG", "NIAF", "NOAF", "NP", "CIFG", "FGR"]
+"""The nine models of Greff et al. 2017."""
+
+GATES = {"NIG": "fo", "NFG": "io", "NOG": "if", "CIFG": "io"}
+"""The gates with weights of their own, where they are not all three."""
 
 
 class LSTMState(NamedTuple):
-    """The state of an LSTM: output `y` and cell `c`, each `"*batch n_hidden"`. A plain pair `(y, c)` serves as well."""
+    """The state of an LSTM: output `y` `"*batch n_out"` and cell `c` `"*batch n_hidden"`.
+
+    A plain pair `(y, c)` serves as well.
+    """
 
     y: Array
     c: Array
+
+
+class FGRState(NamedTuple):
+    """The state of an LSTM with full gate recurrence: output `y`, cell `c`, and the gates `i`, `f` and `o`."""
+
+    y: Array
+    c: Array
+    i: Array
+    f: Array
+    o: Array
 
 
 class LSTM(RecurrentCell):
@@ -41,6 +62,46 @@ class LSTM(RecurrentCell):
     Source: [Greff et al. 2017](https://arxiv.org/abs/1503.04069), section II (page 2, forward pass). Most libraries
     leave the peepholes out: `peepholes=False`.
 
+    **Variants.** The same paper takes one thing away at a time, or adds one. Gates that are fixed or coupled have no
+    weights (None):
+
+    | `variant` | what differs                                                                                      |
+    |-----------|---------------------------------------------------------------------------------------------------|
+    | `"V"`     | vanilla: as above                                                                                 |
+    | `"NIG"`   | no input gate: $i = 1$                                                                            |
+    | `"NFG"`   | no forget gate: $f = 1$                                                                           |
+    | `"NOG"`   | no output gate: $o = 1$                                                                           |
+    | `"NIAF"`  | no input activation function: $z = W_z x + R_z y + b_z$                                           |
+    | `"NOAF"`  | no output activation function: $y' = c' \odot o$                                                  |
+    | `"NP"`    | no peepholes: the same as `peepholes=False`                                                       |
+    | `"CIFG"`  | coupled input and forget gate: $f = 1 - i$                                                        |
+    | `"FGR"`   | full gate recurrence: see below                                                                   |
+
+    With full gate recurrence, each gate $g \in \{i, f, o\}$ also sees what the three gates were at the sample before:
+    $R_{ig} i + R_{fg} f + R_{og} o$ is added to its pre-activation. The gates enter the state, which is
+    [`FGRState(y, c, i, f, o)`][sequinox.recurrent.FGRState], zeros at first.
+
+    **Projection.** With `n_proj`, the output is a product of what is $y'$ above, and it is the output that the
+    recurrent weights, then `(n_hidden, n_proj)`, and what stands behind the layer see:
+
+    $$
+    y' = W_p (\tanh(c') \odot o)
+    $$
+
+    ([Sak et al. 2014](https://arxiv.org/abs/1402.1128); PyTorch's `proj_size`.) The layer's `n_out` then is `n_proj`.
+
+    **Normalisation.** With `layer_norm`, each pre-activation $a$, peephole included, becomes
+    $\gamma \odot N(a) + b$, with a learned gain of its own (`gamma_z` to `gamma_o`, ones at first), the bias $b$
+    behind it, and
+
+    $$
+    N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}
+    $$
+
+    Wherever the cell is read, by a peephole or for the output, $\gamma_c \odot N(c) + b_c$ is read in its place; what
+    is carried on to the next sample is $c$ itself. In [Ba et al. 2016](https://arxiv.org/abs/1607.06450), the products
+    with sample and output are normalised apart, and there are no peepholes.
+
     ??? example
 
         ```python
@@ -49,27 +110,48 @@ class LSTM(RecurrentCell):
         >>> ys, state = lstm.unroll(jnp.ones((7, 3)))
         >>> ys.shape, state.c.shape
         ((7, 5), (5,))
+        >>> coupled = sqx.LSTM(3, 5, jax.random.key(0), variant="CIFG", n_proj=2)
+        >>> coupled(jnp.ones((7, 3))).shape, coupled.W_f is None
+        ((7, 2), True)
 
         ```
     """
 
     W_z: Float[Array, "n_hidden n_in"]
-    W_i: Float[Array, "n_hidden n_in"]
-    W_f: Float[Array, "n_hidden n_in"]
-    W_o: Float[Array, "n_hidden n_in"]
-    R_z: Float[Array, "n_hidden n_hidden"]
-    R_i: Float[Array, "n_hidden n_hidden"]
-    R_f: Float[Array, "n_hidden n_hidden"]
-    R_o: Float[Array, "n_hidden n_hidden"]
+    W_i: Float[Array, "n_hidden n_in"] | None
+    W_f: Float[Array, "n_hidden n_in"] | None
+    W_o: Float[Array, "n_hidden n_in"] | None
+    R_z: Float[Array, "n_hidden n_out"]
+    R_i: Float[Array, "n_hidden n_out"] | None
+    R_f: Float[Array, "n_hidden n_out"] | None
+    R_o: Float[Array, "n_hidden n_out"] | None
     b_z: Float[Array, " n_hidden"]
-    b_i: Float[Array, " n_hidden"]
-    b_f: Float[Array, " n_hidden"]
-    b_o: Float[Array, " n_hidden"]
+    b_i: Float[Array, " n_hidden"] | None
+    b_f: Float[Array, " n_hidden"] | None
+    b_o: Float[Array, " n_hidden"] | None
     p_i: Float[Array, " n_hidden"] | None
     p_f: Float[Array, " n_hidden"] | None
     p_o: Float[Array, " n_hidden"] | None
+    R_ii: Float[Array, "n_hidden n_hidden"] | None
+    R_fi: Float[Array, "n_hidden n_hidden"] | None
+    R_oi: Float[Array, "n_hidden n_hidden"] | None
+    R_if: Float[Array, "n_hidden n_hidden"] | None
+    R_ff: Float[Array, "n_hidden n_hidden"] | None
+    R_of: Float[Array, "n_hidden n_hidden"] | None
+    R_io: Float[Array, "n_hidden n_hidden"] | None
+    R_fo: Float[Array, "n_hidden n_hidden"] | None
+    R_oo: Float[Array, "n_hidden n_hidden"] | None
+    W_p: Float[Array, "n_out n_hidden"] | None
+    gamma_z: Float[Array, " n_hidden"] | None
+    gamma_i: Float[Array, " n_hidden"] | None
+    gamma_f: Float[Array, " n_hidden"] | None
+    gamma_o: Float[Array, " n_hidden"] | None
+    gamma_c: Float[Array, " n_hidden"] | None
+    b_c: Float[Array, " n_hidden"] | None
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
+    n_proj: int | None = eqx.field(static=True)
+    variant: Variant = eqx.field(static=True)
     implementation: Implementation = eqx.field(static=True)
 
     def __init__(
@@ -78,64 +160,138 @@ class LSTM(RecurrentCell):
         n_hidden: int,
         key: PRNGKey,
         *,
+        variant: Variant = "V",
         peepholes: bool = True,
+        n_proj: int | None = None,
+        layer_norm: bool = False,
         forget_bias: float = 0.0,
         initializer: Initializer = jax.nn.initializers.xavier_normal(),
+        recurrent_initializer: Initializer | None = None,
         implementation: Implementation = None,
         dtype: DType | None = None,
     ):
         """
         Arguments:
             n_in: width of a sample.
-            n_hidden: width of the state and of the output.
+            n_hidden: width of the cell, and of the output unless it is projected.
             key: PRNG key for the weights.
+            variant: one of the nine models above; default `"V"`, vanilla.
             peepholes: whether the gates look at the cell, as in the paper (default); their weights start at zero.
+            n_proj: width to which the output is projected; default (None): it is not.
+            layer_norm: whether pre-activations and cell are normalised (see above). Default False.
             forget_bias: what the forget gate's bias starts at. Default 0; 1 or 2 keeps memory from the first update on
-                (sigmoid 0.73 and 0.88), which helps where much time passes between cause and effect.
+                (sigmoid 0.73 and 0.88), which helps where much time passes between cause and effect. Of a coupled gate
+                (`"CIFG"`), the input gate's bias starts at minus that, which is the same.
             initializer: of input and recurrent weights, one of `jax.nn.initializers` or any function of
                 `(key, shape, dtype)` whose last axis is the output; default `xavier_normal`, which keeps the variances
                 of input and state of one order. The other biases start at zero.
+            recurrent_initializer: of the recurrent weights `R_*` alone, for example
+                `jax.nn.initializers.orthogonal()`; default (None): the same as `initializer`.
             implementation: `"scan"`, `"fused"` or None (chosen), as
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
         Raises:
-            TypeError, ValueError: for sizes that are not positive integers, an unknown `implementation`, a forget bias
-                that is not finite, a wrong dtype or key.
+            TypeError, ValueError: for sizes that are not positive integers, an unknown `variant` or `implementation`, a
+                forget bias that is not finite or meant for a gate that the variant has not, a single normalised unit, a
+                wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "LSTM", "n_in"), size(n_hidden, "LSTM", "n_hidden")
-        self.implementation = check_implementation(implementation, "LSTM")
-        flag(peepholes, "LSTM", "peepholes")
-        bias = number(forget_bias, "LSTM", "forget_bias")
-        dtype = float_dtype(dtype, "LSTM")
-        inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
-        shapes = {f"W_{g}": inputs for g in "zifo"} | {f"R_{g}": hidden for g in "zifo"}
-        weights = make_weights(check_key(key, "LSTM"), shapes, initializer, dtype, "LSTM")
-        self.W_z, self.W_i, self.W_f, self.W_o = (weights[f"W_{g}"] for g in "zifo")
-        self.R_z, self.R_i, self.R_f, self.R_o = (weights[f"R_{g}"] for g in "zifo")
-        self.b_z, self.b_i, self.b_o = (jnp.zeros(n_hidden, dtype) for _ in "zio")
-        self.b_f = jnp.full(n_hidden, bias, dtype)
-        self.p_i, self.p_f, self.p_o = (jnp.zeros(n_hidden, dtype) if peepholes else None for _ in "ifo")
+        who = "LSTM"
+        self.n_in, self.n_hidden = size(n_in, who, "n_in"), size(n_hidden, who, "n_hidden")
+        self.n_proj = None if n_proj is None else size(n_proj, who, "n_proj")
+        self.implementation = check_implementation(implementation, who)
+        if variant not in get_args(Variant):
+            raise ValueError(f"{who}: variant must be one of {', '.join(get_args(Variant))}, got {variant!r}")
+        peepholes = flag(peepholes, who, "peepholes") and variant != "NP"
+        self.variant = "NP" if variant == "V" and not peepholes else variant
+        bias = number(forget_bias, who, "forget_bias")
+        if variant == "NFG" and bias:
+            raise ValueError(f'{who}: forget_bias must be 0 where there is no forget gate, variant "NFG", got {bias}')
+        dtype = float_dtype(dtype, who)
 
-    def start(self, dtype: DType) -> LSTMState:
+        gates = self.gates
+        inputs, hidden, square = (n_hidden, n_in), (n_hidden, self.n_out), (n_hidden, n_hidden)
+        shapes = {f"W_{g}": inputs for g in "z" + gates} | {f"R_{g}": hidden for g in "z" + gates}
+        if variant == "FGR":
+            shapes |= {f"R_{a}{g}": square for g in gates for a in gates}
+        if n_proj is not None:
+            shapes["W_p"] = (n_proj, n_hidden)
+        weights: Any = make_recurrent_weights(
+            check_key(key, who), shapes, "R", initializer, recurrent_initializer, dtype, who
+        ).get
+        self.W_z, self.W_i, self.W_f, self.W_o = (weights(f"W_{g}") for g in "zifo")
+        self.R_z, self.R_i, self.R_f, self.R_o = (weights(f"R_{g}") for g in "zifo")
+        self.R_ii, self.R_fi, self.R_oi = (weights(f"R_{g}i") for g in "ifo")
+        self.R_if, self.R_ff, self.R_of = (weights(f"R_{g}f") for g in "ifo")
+        self.R_io, self.R_fo, self.R_oo = (weights(f"R_{g}o") for g in "ifo")
+        self.W_p = weights("W_p")
+
+        zeros = lambda g: jnp.zeros(n_hidden, dtype) if g in gates else None
+        self.b_z = jnp.zeros(n_hidden, dtype)
+        self.b_i, self.b_f, self.b_o = (zeros(g) for g in "ifo")
+        if variant == "CIFG":
+            self.b_i = jnp.full(n_hidden, 0 - bias, dtype)
+        elif self.b_f is not None:
+            self.b_f = jnp.full(n_hidden, bias, dtype)
+        self.p_i, self.p_f, self.p_o = (zeros(g) if peepholes else None for g in "ifo")
+        gain = lambda g: make_gain(layer_norm, n_hidden, dtype, who) if g in "zc" + gates else None
+        self.gamma_z, self.gamma_i, self.gamma_f, self.gamma_o, self.gamma_c = (gain(g) for g in "zifoc")
+        self.b_c = jnp.zeros(n_hidden, dtype) if layer_norm else None
+
+    @property
+    def n_out(self) -> int:
+        """Width of the output: that of the cell, or that to which it is projected."""
+        return self.n_hidden if self.n_proj is None else self.n_proj
+
+    @property
+    def gates(self) -> str:
+        """The letters of the gates that have weights."""
+        return GATES.get(self.variant, "ifo")
+
+    def start(self, dtype: DType) -> LSTMState | FGRState:
         """Zeros."""
-        return LSTMState(jnp.zeros(self.n_hidden, dtype), jnp.zeros(self.n_hidden, dtype))
+        zeros = lambda n: jnp.zeros(n, dtype)
+        y, c = zeros(self.n_out), zeros(self.n_hidden)
+        return FGRState(y, c, *(zeros(self.n_hidden) for _ in "ifo")) if self.variant == "FGR" else LSTMState(y, c)
 
     def transition(
-        self, affine: Affine, x: Float[Array, " n_in"], state: LSTMState
-    ) -> tuple[Float[Array, " n_hidden"], LSTMState]:
+        self, affine: Affine, x: Float[Array, " n_in"], state: Any
+    ) -> tuple[Float[Array, " n_out"], LSTMState | FGRState]:
         """One sample: the output, and the new output and cell."""
-        y, c = state
-        z = jnp.tanh(affine((self.W_z, x), (self.R_z, y), self.b_z))
-        i = sigmoid(peep(affine((self.W_i, x), (self.R_i, y), self.b_i), self.p_i, c))
-        f = sigmoid(peep(affine((self.W_f, x), (self.R_f, y), self.b_f), self.p_f, c))
-        a_o = affine((self.W_o, x), (self.R_o, y), self.b_o)  # before y is overwritten: all four share one product
+        y, c, *before = state
+        # Products first, before `y` and the gates are overwritten: those of the same vectors are done as one.
+        a = {g: self._product(affine, g, x, y, before if g in "ifo" else []) for g in "z" + self.gates}
+        old = self._seen(c)
+        z = self._normed("z", a["z"])
+        z = z if self.variant == "NIAF" else jnp.tanh(z)
+        i = self._gate("i", a, old)
+        f = 1 - i if self.variant == "CIFG" else self._gate("f", a, old)
         c = z * i + c * f
-        o = sigmoid(peep(a_o, self.p_o, c))
-        y = jnp.tanh(c) * o
-        return y, LSTMState(y, c)
+        new = self._seen(c)
+        o = self._gate("o", a, new)
+        y = (new if self.variant == "NOAF" else jnp.tanh(new)) * o
+        y = y if self.W_p is None else affine((self.W_p, y))
+        return y, FGRState(y, c, i, f, o) if self.variant == "FGR" else LSTMState(y, c)
 
+    def _product(self, affine: Affine, g: str, x: Array, y: Array, before: list[Array]) -> Array:
+        """What is learned of a pre-activation, without peephole; with the bias, unless that comes behind a norm."""
+        W, R, b = (getattr(self, f"{letter}_{g}") for letter in "WRb")
+        gates = [(getattr(self, f"R_{h}{g}"), gate) for h, gate in zip("ifo", before, strict=False)]
+        return affine((W, x), (R, y), *gates, *([b] if self.gamma_z is None else []))
 
-def peep(a: Array, p: Array | None, c: Array) -> Array:
-    """The pre-activation of a gate that looks at the cell, if it has a peephole."""
-    return a if p is None else a + p * c
+    def _normed(self, g: str, a: Array) -> Array:
+        """The pre-activation, normalised if it is to be."""
+        if self.gamma_z is None:
+            return a
+        return getattr(self, f"gamma_{g}") * normalise(a) + getattr(self, f"b_{g}")
+
+    def _seen(self, c: Array) -> Array:
+        """What peepholes and output see of the cell."""
+        return c if self.gamma_z is None else self._normed("c", c)
+
+    def _gate(self, g: str, a: dict[str, Array], seen: Array) -> Array:
+        """A gate that looks at the cell, if it has a peephole; 1, if there is no such gate."""
+        if g not in a:
+            return jnp.ones_like(seen)
+        p = getattr(self, f"p_{g}")
+        return sigmoid(self._normed(g, a[g] if p is None else a[g] + p * seen))

@@ -12,7 +12,8 @@ from .._linear import apply_weight
 
 Term: TypeAlias = tuple[Array, Array] | Array
 Affine: TypeAlias = Callable[..., Array]
-Transition: TypeAlias = Callable[[Any, Affine, Array, PyTree], tuple[Array, PyTree]]
+Transition: TypeAlias = Callable[..., tuple[Array, PyTree]]
+"""`transition(cell, affine, x, state)`, with the sample's noise behind it if the cell draws any."""
 
 
 def affine(*terms: Term) -> Array:
@@ -59,14 +60,19 @@ class Plan(NamedTuple):
     x_direct: bool
 
 
-def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state: PyTree) -> Plan:
+def run(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
+    """One sample's transition; a cell that draws nothing is not asked to take noise."""
+    return transition(cell, affine, x, state) if noise is None else transition(cell, affine, x, state, noise)
+
+
+def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state: PyTree, noise: PyTree = None) -> Plan:
     """Traces `transition` for one sample, given by its shapes, and notes every use of `affine`."""
     leaves, others, rebuild = split_cell(cell)
     n_rows: list[int] = []
     calls: list[Call] = []
     groups: list[tuple[Vector, ...]] = []
 
-    def watch(leaves: list[Array], x: Array, state: PyTree) -> None:
+    def watch(leaves: list[Array], x: Array, state: PyTree, noise: PyTree) -> None:
         seen: list[tuple[Array, ...]] = []
         trace = get_opaque_trace_state(convention="flax")
         state_leaves = jax.tree.leaves(state)
@@ -96,13 +102,13 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             n_rows[g] += n
             return affine(*terms)
 
-        transition(rebuild(leaves, others), note, x, state)
+        run(transition, rebuild(leaves, others), note, x, state, noise)
 
-    jax.eval_shape(watch, leaves, x, state)
+    jax.eval_shape(watch, leaves, x, state, noise)
 
     # The leaves and the sample that the transition needs when its pre-activations are given: those it computes with,
     # and those it hands to affine as vectors.
-    def rest(leaves: list[Array], values: list[Array], x: Array, state: PyTree) -> PyTree:
+    def rest(leaves: list[Array], values: list[Array], x: Array, state: PyTree, noise: PyTree) -> PyTree:
         given = iter(values)
         vectors: list[Array] = []
 
@@ -110,10 +116,10 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             vectors.extend(t[1] for t in terms if isinstance(t, tuple) and t[1] is not x)
             return next(given)
 
-        return transition(rebuild(leaves, others), replace, x, state), vectors
+        return run(transition, rebuild(leaves, others), replace, x, state, noise), vectors
 
     values = [jax.ShapeDtypeStruct((c.rows.stop - c.rows.start,), leaves[c.weights[0]].dtype) for c in calls]
-    jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state).jaxpr
+    jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state, noise).jaxpr
     used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     direct = tuple(i for i in range(len(leaves)) if id(jaxpr.invars[i]) in used)
     if any(leaves[i].ndim > 1 for i in direct):

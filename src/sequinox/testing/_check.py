@@ -44,7 +44,7 @@ def check_layer(
     | `empty`       | rows without a real sample, time of length 0, batches of no rows                              |
     | `resets`      | packed rows equal separate rows; nothing crosses a reset, NaN included                        |
     | `rows`        | a batch equals its rows one by one                                                            |
-    | `causality`   | what comes later does not matter to an output                                                 |
+    | `causality`   | what comes later does not matter to an output, nor what came before its receptive field       |
     | `final_state` | the final state is each row's own                                                             |
     | `transforms`  | jit, `jax.vmap`, gradients of mapped and maps of gradients, nested batches                    |
     | `dtypes`      | float16, bfloat16, float32 and float64, without promotion of dtypes or ranks                  |

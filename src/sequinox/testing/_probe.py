@@ -126,9 +126,20 @@ def to_numpy(tree: PyTree) -> PyTree:
     return jax.tree.map(np.asarray, tree)
 
 
+def to_device(tree: PyTree) -> PyTree:
+    """A tree with NumPy's arrays as JAX's. (`jnp.asarray` compiles a program for every shape.)"""
+    return jax.tree.map(lambda a: jax.device_put(a) if isinstance(a, np.ndarray) else a, tree)
+
+
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """A tree with its floating-point arrays in another dtype."""
-    return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, tree)
+    """A tree with its floating-point arrays in another dtype. (By NumPy, which compiles nothing.)"""
+
+    def one(a: Any) -> Any:
+        if isinstance(a, np.ndarray):
+            return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+        return jax.device_put(np.asarray(a).astype(dtype)) if eqx.is_inexact_array(a) else a
+
+    return jax.tree.map(one, tree)
 
 
 @dataclasses.dataclass
@@ -181,7 +192,20 @@ class Probe:
     def initial(self, n_rows: int | None = None) -> PyTree:
         """The initial state."""
         n_rows = self.n_rows if n_rows is None else n_rows
-        return to_numpy(self.layer.init_state(n_rows, self.layer._stream_dtype(jnp.asarray(self.xs))))
+        return to_numpy(_init_state(self.layer, n_rows, self._stream_dtype))
+
+    def through_start(self, d_initial: PyTree) -> PyTree:
+        """The gradient of the weights through the initial state, which may hold some of them; else zeros."""
+        floats, rest = eqx.partition(self.layer, eqx.is_inexact_array)
+        batch = jax.tree.leaves(d_initial)[0].shape[0] if jax.tree.leaves(d_initial) else 0
+        start = lambda floats: _only_floats(_init_state(eqx.combine(floats, rest), batch, self._stream_dtype))
+        if not _reads(start, floats):
+            return to_numpy(jax.tree.map(np.zeros_like, to_numpy(floats)))
+        return to_numpy(jax.jit(lambda f, d: jax.vjp(start, f)[1](d)[0])(floats, d_initial))
+
+    @property
+    def _stream_dtype(self) -> Any:
+        return self.layer._stream_dtype(self.xs)
 
     def zeros(self) -> tuple[np.ndarray, PyTree]:
         """Cotangents of zero."""
@@ -200,7 +224,7 @@ class Probe:
             raise TypeError(f"unknown options {sorted(options)}")
         if how == "forward":
             state = d_final = None
-        xs, state, mask, resets, d_ys, d_final = jax.tree.map(jnp.asarray, (xs, state, mask, resets, d_ys, d_final))
+        xs, state, mask, resets, d_ys, d_final = to_device((xs, state, mask, resets, d_ys, d_final))
         return to_numpy(evaluate(layer, xs, state, mask, resets, self.key, d_ys, d_final, how))
 
     def full(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
@@ -317,8 +341,25 @@ PACKED_ROWS = ("no reset", "one in the middle", "one at the start", "every secon
 
 
 @eqx.filter_jit
+def _init_state(layer: SequenceLayer, batch: Any, dtype: Any) -> PyTree:
+    """In one program, instead of one for every shape."""
+    return layer.init_state(batch, dtype)
+
+
+@eqx.filter_jit
 def _unroll(layer: SequenceLayer, xs: Any, state: PyTree, key: PRNGKey | None) -> tuple[Array, PyTree]:
     return layer.unroll(xs, state, key=key)
+
+
+def _only_floats(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda a: a if jnp.issubdtype(a.dtype, jnp.inexact) else None, tree)
+
+
+def _reads(function: Callable, argument: PyTree) -> bool:
+    """Whether a function looks at its argument."""
+    jaxpr = jax.make_jaxpr(function)(argument).jaxpr
+    used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+    return any(id(v) in used for v in jaxpr.invars)
 
 
 def add(*trees: PyTree) -> PyTree:

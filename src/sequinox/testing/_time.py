@@ -28,10 +28,9 @@ def modes(p: Probe) -> None:
         p.close(p.run(resets=np.zeros((p.n_rows, T), bool)), whole, "with resets of False, and with a trivial mask too")
         from_start = p.full(state=initial, d_final=p.zeros()[1])
         forward = p.run(how="forward", mask=np.ones((p.n_rows, T), bool), resets=np.zeros((p.n_rows, T), bool))
+        from_start = from_start._replace(d_layer=add(from_start.d_layer, p.through_start(from_start.d_state)))
         for name in ("ys", "d_layer", "d_xs"):
             p.close(getattr(forward, name), getattr(from_start, name), f"forward against unroll: {name}")
-        called, forward = _called(p.layer, p.xs)
-        p.identical(called, forward, "layer(xs) against layer.forward(xs)")
     if not p.layer.streams:
         _refuses_to_step(p)
         return
@@ -44,8 +43,7 @@ def modes(p: Probe) -> None:
         return
     from_none, from_initial = _stepped(p.layer, p.xs[:, 0], initial)
     p.close(from_none, from_initial, "step from None and from the initial state")
-    for pieces in ([STEP] * T, [T - 1, STEP]):
-        p.close(p.chain(pieces), p.run(), f"without mask and resets, cut into {pieces}")
+    p.close(p.chain([STEP] * T), p.run(), "without mask and resets, step by step")
     cuts = [[c, T - c] for c in range(T + 1)]
     cuts += [[STEP] * T, [1] * T, [1, 0, STEP, T - 2], [STEP, T - 1], [T - 2, STEP, 1]]
     trivial = {"mask": np.ones((p.n_rows, T), bool), "resets": np.zeros((p.n_rows, T), bool)}
@@ -70,11 +68,6 @@ def _grows(p: Probe, fixed: WithFixedCaches) -> None:
 def _two_steps(layer: Any, xs: Any, state: PyTree) -> Any:
     y, state = layer.step(xs[:, 0], state)
     return y, layer.step(xs[:, 1], state)[0]
-
-
-@eqx.filter_jit
-def _called(layer: Any, xs: Any) -> Any:
-    return layer(xs), layer.forward(xs)
 
 
 @eqx.filter_jit
@@ -241,7 +234,8 @@ def _separately(p: Probe, mask: Any, flags: Any, packed: Result) -> None:
                 p.close(_rows(got.final, last), _rows(packed.final, last), f"{case}: state")
                 first = rows & given
                 p.close(_rows(got.d_state, first), _rows(packed.d_state, first), f"{case}: gradient of the state")
-            d_layers.append(got.d_layer)
+            begun = rows & (flags & mask)[:, s]  # by a reset, not in a given state
+            d_layers += [got.d_layer, p.through_start(_only(begun, got.d_state))]
     p.close(add(*d_layers), packed.d_layer, "packed and as rows of their own: gradient of the weights")
 
 
@@ -290,6 +284,8 @@ def _fresh_start(p: Probe) -> None:
     p.zero(clean.d_state, "the gradient of a state that a reset discards", where=first)
     if not p.draws:
         expected = p.full(state=_choose(first, p.initial(), p.state))
+        through = p.through_start(_only(first, expected.d_state))
+        expected = expected._replace(d_layer=add(expected.d_layer, through))
         for name in ("ys", "final", "d_layer", "d_xs"):
             p.close(getattr(clean, name), getattr(expected, name), f"a reset at the first sample: {name}")
     d_ys = p.d_ys if p.layer.pools else p.d_ys[:, 0]
@@ -300,7 +296,7 @@ def _fresh_start(p: Probe) -> None:
 
 
 def causality(p: Probe) -> None:
-    """Promise 6: what comes later does not matter to an output, neither its value nor its gradient."""
+    """Promise 6: what comes later does not matter to an output, nor what came before the receptive field."""
     if p.layer.pools or not p.layer.streams:
         return
     t = np.arange(p.n_time)
@@ -311,9 +307,21 @@ def causality(p: Probe) -> None:
         case = f"of samples after the output at {now}"
         later = np.broadcast_to(t > now, p.xs.shape[:2])
         p.zero(got.d_xs, f"the gradient {case}", where=later)
+        if p.layer.receptive_field is not None and p.layer._sample_ndim:
+            _reaches_back(p, got.d_xs, now, p.layer.receptive_field)
         content = 1 - np.minimum(p.xs, 1) if p.layer._sample_ndim == 0 else np.full_like(p.xs, np.nan)
         dirty = p.full(np.where(_lift(later, p.xs), content, p.xs))
         p.identical(dirty.ys, clean.ys, f"the content {case}", rows=~later)
+
+
+def _reaches_back(p: Probe, d_xs: np.ndarray, now: int, field: int) -> None:
+    """The output's gradient reaches back to the end of the receptive field (there may be holes in it), no further."""
+    t = np.arange(p.n_time)
+    case = f"the receptive field is {field}: the gradient of the output at {now}"
+    p.zero(d_xs, f"{case} before it", where=np.broadcast_to(t <= now - field, p.xs.shape[:2]))
+    last = now - field + 1
+    if last >= 0 and not p.draws and not np.any(np.asarray(d_xs[:, last], np.float64)):
+        p.fail(f"{case} is zero at sample {last}, the last in it")
 
 
 def final_state(p: Probe) -> None:

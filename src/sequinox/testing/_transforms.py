@@ -9,8 +9,21 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
+from .._layer import SequenceLayer
 from . import _probe
-from ._probe import Probe, Result, add, cast, evaluate_mapped, evaluate_rows, to_numpy, wide
+from ._probe import (
+    Probe,
+    Result,
+    _init_state,
+    _only_floats,
+    add,
+    cast,
+    evaluate_mapped,
+    evaluate_rows,
+    to_device,
+    to_numpy,
+    wide,
+)
 
 
 def rows(p: Probe) -> None:
@@ -46,9 +59,7 @@ def transforms(p: Probe) -> None:
     """Promise 8: jit equals eager, `jax.vmap` equals batch axes, and batches nest."""
     flags = {"mask": p.masks, "resets": np.roll(p.resets, 4, 0)}
     batch = p.full(**flags)
-    xs, state, mask, resets, d_ys, d_final = jax.tree.map(
-        jnp.asarray, (p.xs, p.state, *flags.values(), p.d_ys, p.d_final)
-    )
+    xs, state, mask, resets, d_ys, d_final = to_device((p.xs, p.state, *flags.values(), p.d_ys, p.d_final))
     ys, final = to_numpy(p.layer.unroll(xs, state, mask=mask, resets=resets, key=p.key))
     p.close(ys, batch.ys, "without and with jit: outputs")
     p.close(final, batch.final, "without and with jit: state")
@@ -102,18 +113,21 @@ def dtypes(p: Probe) -> None:
 
 def _in_dtype(p: Probe, dtype: Any) -> Result:
     """A run in a dtype, from the initial state; the dtypes of outputs and states are checked."""
-    layer, xs = cast(p.layer, dtype), cast(jnp.asarray(p.xs), dtype)
+    layer, xs = cast(p.layer, dtype), cast(p.xs, dtype)
     stream, name = layer._stream_dtype(xs), jnp.dtype(dtype).name
-    initial = layer.init_state(p.n_rows, stream)
-    d_final = jax.tree.map(lambda d, a: d.astype(a.dtype), p.d_final, eqx.filter(initial, eqx.is_inexact_array))
+    initial = to_numpy(_init_state(layer, p.n_rows, stream))
+    d_final = jax.tree.map(lambda d, a: d.astype(a.dtype), p.d_final, _only_floats(initial))
     flags = {"mask": p.masks, "resets": np.roll(p.resets, 2, 0)}
     got = p.full(xs, initial, layer=layer, d_ys=p.d_ys.astype(stream), d_final=d_final, **flags)
-    p.same_shapes(got.final, to_numpy(initial), f"{name}: the state after unroll")
+    p.same_shapes(got.final, initial, f"{name}: the state after unroll")
     if got.ys.dtype != stream:
         p.fail(f"{name} samples give outputs of {got.ys.dtype}")
     if p.layer.streams:
-        for n in ({}, {k: jnp.asarray(f[:, 0]) for k, f in flags.items()}, None):
-            x, state = (xs[0, 0], layer.init_state((), stream)) if n is None else (xs[:, 0], initial)  # None: one row
+        for n in ({}, {k: f[:, 0] for k, f in flags.items()}, None):
+            one = n is None  # a single stream
+            x, state = (xs[0, 0], _row(initial, 0)) if one else (xs[:, 0], initial)
+            p.same_shapes(eqx.filter_eval_shape(_init_state, layer, () if one else p.n_rows, stream), state, name)
+            x, state, n = to_device((x, state, n))
             y, after = eqx.filter_eval_shape(lambda la, x, s, n: la.step(x, s, **n), layer, x, state, n or {})
             p.same_shapes(after, state, f"{name}: the state after step")
             if y.dtype != stream:
@@ -137,17 +151,24 @@ def compilation(p: Probe) -> None:
         p.fail("a layer of the same configuration is traced anew: it holds something that is not equal to its like")
 
 
+@eqx.filter_jit
+def _stepped(layer: SequenceLayer, gradient: PyTree) -> SequenceLayer:
+    """The layer after an optimiser's step."""
+    optimiser = optax.sgd(1e-2, momentum=0.9)
+    floats = eqx.filter(layer, eqx.is_inexact_array)
+    updates, _ = optimiser.update(gradient, optimiser.init(floats), floats)
+    return eqx.apply_updates(layer, updates)
+
+
 def training(p: Probe) -> None:
     """Promise 10: every trainable array receives a gradient, and all else survives an optimiser step."""
-    gradient = p.full().d_layer
+    gradient = p.full(resets=p.resets).d_layer
     p.finite(gradient, "the gradient of the weights")
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         if not np.any(np.asarray(leaf, np.float64)):
             p.fail(f"{jax.tree_util.keystr(path).lstrip('.')} receives no gradient")
     floats, rest = eqx.partition(p.layer, eqx.is_inexact_array)
-    optimiser = optax.sgd(1e-2, momentum=0.9)
-    updates, _ = optimiser.update(gradient, optimiser.init(floats), floats)
-    updated = eqx.apply_updates(p.layer, updates)
+    updated = _stepped(p.layer, to_device(gradient))
     new, kept = eqx.partition(updated, eqx.is_inexact_array)
     p.same_shapes(new, floats, "the weights after an optimiser step")
     if not eqx.tree_equal(kept, rest):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
-from ._files import make_writable_directory
+from .._files import make_writable_directory
 from ._leaves import abstract_leaves, compare_leaves, describe_leaves, fill_leaves, stored_leaves
 
 _ARRAYS = "arrays"

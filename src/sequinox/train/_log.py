@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import jax
 
-from ._files import write_atomically
+from .._files import write_atomically
 from ._state import StepReport
 
 # How many reports may wait before the older ones are summed; bounds memory where log_every is large.

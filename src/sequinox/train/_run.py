@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._files import make_writable_directory
 from ._checkpoints import Checkpoints, to_json
-from ._files import make_writable_directory
 from ._log import MetricsLog
 from ._state import TrainState
 from ._stream import Stream

@@ -2,23 +2,24 @@
 
 import contextlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file by way of a temporary one beside it: a kill leaves the old file or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
-        temporary = Path(file.name)
-        try:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # `tempfile` would keep others from reading
+    try:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    temporary.replace(path)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     _sync_directory(path.parent)
 
 

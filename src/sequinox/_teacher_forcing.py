@@ -1,0 +1,122 @@
+"""Unrolling a model over tokens of which it reads some from its own predictions."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._checks import check_flags, check_key
+from ._decoding import log_softmax, with_room
+from ._generate import _check_model, _Draw, _is_zero, _real
+from ._layer import SequenceLayer, scan_time, select
+from ._types import PRNGKey, State
+
+
+def unroll_forced(
+    model: SequenceLayer,
+    tokens: Any,
+    forced: Any,
+    state: State = None,
+    *,
+    mask: Any = None,
+    resets: Any = None,
+    key: PRNGKey | None = None,
+    temperature: Any = 0.0,
+) -> tuple[Float[Array, "*batch time n_tokens"], State]:
+    r"""Unrolls a model over given tokens, or its own predictions in their place: teacher forcing, step by step.
+
+    $$
+    x_t = \begin{cases} y_t & \text{where } \texttt{forced}_t \\ \hat y_{t-1} & \text{elsewhere} \end{cases}
+    $$
+
+    Here $y_t$ is the given token and $\hat y_{t-1}$ what the model makes of its logits at the real sample before: the
+    most probable token, or one drawn. With `forced` True everywhere this is `model.unroll(tokens)` (to rounding, since
+    it steps), with False everywhere greedy generation. `jax.random.bernoulli(key, p, tokens.shape)` gives a mixture of
+    the two, and lowering `p` in the course of training is scheduled sampling. A row's first real token, and the first
+    after a reset, are always read as given, since nothing has been predicted yet.
+
+    The model steps in one compiled scan, as in training (dropout stays on). Gradients flow through its state, not
+    through the choice of a token. Growing caches become caches of fixed size.
+
+    Source: [Bengio et al. 2015](https://arxiv.org/abs/1506.03099), section 2.4.
+
+    Arguments:
+        model: a sequence layer that streams, reads integer tokens and gives logits at every sample.
+        tokens: what it reads where `forced` is True, integers `"*batch time"`: a symbol that begins the row, and the
+            targets but the last. The logits at each are to predict the token behind it.
+        forced: bool `"*batch time"`.
+        state: the state before the first token; default (None): `init_state`. Of an encoder-decoder,
+            `model.start(source)`.
+        mask: bool `"*batch time"`, True on real tokens; default: all are real.
+        resets: bool `"*batch time"`, True where the state starts afresh before the token is read.
+        key: PRNG key, needed if `temperature` is not 0, or for dropout. Each step has its own.
+        temperature: divides the logits before a token is drawn. At 0 (default) the most probable token is taken.
+
+    Returns:
+        The logits `"*batch time n_tokens"`, zeros at masked tokens, and each row's last state.
+
+    Raises:
+        TypeError: if the model does not stream, reads no tokens or gives no logits at every sample, or a dtype is
+            wrong.
+        ValueError: if a shape is wrong, or a key is missing.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> model = sqx.recurrent_encoder_decoder(3, 8, 11, jax.random.key(0))
+        >>> begun = jnp.array([[0, 3, 1, 4], [0, 5, 9, 2]])  # 0 begins a row
+        >>> forced = jax.random.bernoulli(jax.random.key(1), 0.75, begun.shape)
+        >>> logits, state = sqx.unroll_forced(model, begun, forced, model.start(jnp.ones((2, 6, 3))))
+        >>> logits.shape
+        (2, 4, 11)
+
+        ```
+    """
+    who = "unroll_forced"
+    _check_model(model, who)
+    if forced is None:
+        raise TypeError(f"{who}: forced must be a boolean array, got None")
+    tokens, batch, mask, resets, key = model._check_sequence(tokens, mask, resets, key, who)
+    forced = check_flags(forced, tokens.shape, who, "forced")
+    greedy = _is_zero(temperature)
+    temperature = _real(temperature, lambda v: v >= 0, who, "temperature", "at least 0")
+    if not greedy and key is None:
+        raise ValueError(f"{who}: a temperature other than 0 needs a key")
+    state = model._resolve_state(state, batch, model.dtype, who)
+    state = with_room(state, tokens.shape[-1])
+    draw, key = (None, key) if greedy else jax.random.split(check_key(key, who))
+    draw = _Draw(None, None, None, None) if greedy else _Draw(draw, temperature, None, None)
+    return _unroll(model, tokens, forced, state, mask, resets, key, draw)
+
+
+@eqx.filter_jit
+def _unroll(
+    model: SequenceLayer,
+    tokens: Array,
+    forced: Array,
+    state: State,
+    mask: Array | None,
+    resets: Array | None,
+    key: Array | None,
+    draw: _Draw,
+) -> tuple[Array, State]:
+    time = tokens.shape[-1]
+    real = jnp.ones_like(forced) if mask is None else mask
+    first_one = jnp.cumsum(real, -1) == 1  # and the masked ones behind it
+    given = forced | first_one if resets is None else forced | first_one | resets
+    keys = None if key is None else jax.random.split(key, time)
+
+    def body(carry: Any, inputs: Any) -> Any:
+        guess, state = carry
+        t, token, given, real, fresh, key = inputs
+        y, state = model.step(jnp.where(given, token, guess), state, mask=real, resets=fresh, key=key)
+        new = draw(log_softmax(y)[0], t).astype(guess.dtype)
+        return (new if real is None else select(real, new, guess), state), y
+
+    first = lambda a: None if a is None else jnp.moveaxis(a, -1, 0)
+    inputs = (jnp.arange(time), *map(first, (tokens, given, mask, resets)), keys)
+    (_, state), ys = scan_time(body, (jnp.zeros(tokens.shape[:-1], tokens.dtype), state), inputs)
+    return jnp.moveaxis(ys, 0, -2), state

@@ -1,0 +1,211 @@
+"""Filters whose state carries their taps: they adapt while they run."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._checks import batch_shape, float_dtype, number, size
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType
+from ..layers._pooling import wide
+from ._fir import given_taps
+
+
+class LMSState(NamedTuple):
+    """The taps as they are now, and the samples that they see next."""
+
+    w: Float[Array, "*batch n_taps n_signals"]
+    """In float32 at least: in half precision small steps would be lost."""
+    past: Float[Array, "*batch n_taps-1 n_signals"]
+    """The last inputs, oldest first."""
+
+
+class _AdaptiveFIR(SequenceLayer):
+    w: eqx.AbstractVar[Float[Array, "n_taps n_signals"] | None]
+    mu: eqx.AbstractVar[Float[Array, ""]]
+    n_taps: eqx.AbstractVar[int]
+    n_signals: eqx.AbstractVar[int]
+
+    @property
+    def n_in(self) -> int:
+        """Width of a sample: the signals, and behind them the desired response."""
+        return self.n_signals + 1
+
+    @property
+    def n_out(self) -> int:
+        """2: the filter's output, and its error."""
+        return 2
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> LMSState:
+        """The first taps, and inputs of zeros.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the taps.
+        """
+        who = f"{type(self).__name__}.init_state"
+        axes, dtype = batch_shape(batch, who), float_dtype(self.dtype if dtype is None else dtype, who)
+        shape = (*axes, self.n_taps, self.n_signals)
+        w = jnp.zeros(shape, wide(dtype)) if self.w is None else jnp.broadcast_to(self.w.astype(wide(dtype)), shape)
+        return LMSState(w, jnp.zeros((*axes, self.n_taps - 1, self.n_signals), dtype))
+
+    def _step(self, x: Array, state: LMSState, key: Array | None) -> tuple[Array, LMSState]:
+        del key
+        w, past = state
+        recent = jnp.concatenate([past, jnp.expand_dims(x[..., :-1], -2)], -2)
+        window = jnp.flip(recent, -2).astype(w.dtype)
+        y = jnp.sum(w * window, (-2, -1))
+        e = x[..., -1].astype(w.dtype) - y
+        step = jnp.expand_dims(self._step_size(window) * e, (-2, -1))
+        return jnp.stack([y, e], -1).astype(x.dtype), LMSState(w + step * window, recent[..., 1:, :])
+
+    def _step_size(self, window: Array) -> Array:
+        """What multiplies the error and the window."""
+        return jnp.broadcast_to(self.mu.astype(window.dtype), window.shape[:-2])
+
+
+class LMS(_AdaptiveFIR):
+    r"""The least-mean-squares filter: its taps follow a desired response while it runs.
+
+    $$
+    y_t = \sum_{j=0}^{k-1} w_{t,j}^\top x_{t-j}
+    \qquad
+    e_t = d_t - y_t
+    \qquad
+    w_{t+1,j} = w_{t,j} + \mu\, e_t\, x_{t-j}
+    $$
+
+    A sample is $[x_t, d_t]$: the signals, and the response that is desired of the filter. The output is $[y_t, e_t]$,
+    by the taps before the sample. Each sample moves the taps down the gradient of its own $e_t^2 / 2$. They approach
+    those of least mean square error, in the mean, if $0 < \mu < 2 / \lambda_{\max}(R)$, where $R$ is the
+    autocorrelation matrix of what the window holds; near the bound they fluctuate widely.
+
+    The state is an [`LMSState`][sequinox.filters.LMSState]: the taps of this very stream, and the last inputs. The step
+    size and first taps that are given are arrays of the layer: they receive gradients, through all the adaptation that
+    follows, so that they can be learned; and many step sizes can be tried at once under `jax.vmap`. To keep one fixed,
+    leave it out of what the optimiser sees.
+
+    Source: [Widrow and Hoff 1960](https://isl.stanford.edu/~widrow/papers/c1960adaptiveswitching.pdf), in the form of
+    the textbooks.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> x = jax.random.normal(jax.random.key(0), (500, 1))
+        >>> d = sqx.FIR(1, jnp.array([0.5, -0.25]))(x)  # a filter to be identified
+        >>> _, state = sqx.LMS(2, 0.1).unroll(jnp.concatenate([x, d], -1))
+        >>> jnp.round(state.w[:, 0], 3).tolist()
+        [0.5, -0.25]
+
+        ```
+    """
+
+    w: Float[Array, "n_taps n_signals"] | None
+    mu: Float[Array, ""]
+    n_taps: int = eqx.field(static=True)
+    n_signals: int = eqx.field(static=True)
+
+    def __init__(self, n_taps: int, mu: float, *, n_signals: int = 1, w: Any = None, dtype: DType | None = None):
+        r"""
+        Arguments:
+            n_taps: number of taps for each signal.
+            mu: the step size $\mu$, positive.
+            n_signals: width of $x_t$; a sample has one number more, the desired response.
+            w: the first taps, `" n_taps"` or `"n_taps n_signals"`, that of the sample itself first. They are trained,
+                unlike the default, zeros.
+            dtype: of the taps; default: JAX's default, float32.
+
+        Raises:
+            TypeError, ValueError: for sizes that are not positive integers, a step size that is not positive, taps of a
+                wrong shape, a wrong dtype.
+        """
+        self.n_taps, self.n_signals = size(n_taps, "LMS", "n_taps"), size(n_signals, "LMS", "n_signals")
+        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
+
+
+class NLMS(_AdaptiveFIR):
+    r"""The normalised least-mean-squares filter: LMS with steps that do not depend on how loud the input is.
+
+    $$
+    y_t = \sum_{j=0}^{k-1} w_{t,j}^\top x_{t-j}
+    \qquad
+    e_t = d_t - y_t
+    \qquad
+    w_{t+1,j} = w_{t,j} + \frac{\mu\, e_t\, x_{t-j}}{\varepsilon + \sum_{i=0}^{k-1} \lVert x_{t-i} \rVert^2}
+    $$
+
+    Everything else is as in [`LMS`][sequinox.filters.LMS]. With $\mu = 1$ and $\varepsilon = 0$ a step brings the error
+    on its own sample to zero; for $0 < \mu < 2$ a step makes it smaller, whatever the input.
+
+    Source: a textbook definition.
+
+    ??? example
+
+        ```python
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> x = 1000 * jax.random.normal(jax.random.key(0), (500, 1))
+        >>> d = sqx.FIR(1, jnp.array([0.5, -0.25]))(x)
+        >>> _, state = sqx.NLMS(2, 0.5).unroll(jnp.concatenate([x, d], -1))
+        >>> jnp.round(state.w[:, 0], 3).tolist()
+        [0.5, -0.25]
+
+        ```
+    """
+
+    w: Float[Array, "n_taps n_signals"] | None
+    mu: Float[Array, ""]
+    n_taps: int = eqx.field(static=True)
+    n_signals: int = eqx.field(static=True)
+    eps: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        n_taps: int,
+        mu: float,
+        eps: float = 1e-6,
+        *,
+        n_signals: int = 1,
+        w: Any = None,
+        dtype: DType | None = None,
+    ):
+        r"""
+        Arguments:
+            n_taps: number of taps for each signal.
+            mu: the step size $\mu$, positive; below 2.
+            eps: the $\varepsilon$ beside the energy in the window, positive: a silent window must not be divided by.
+            n_signals: width of $x_t$; a sample has one number more, the desired response.
+            w: the first taps, `" n_taps"` or `"n_taps n_signals"`, that of the sample itself first. They are trained,
+                unlike the default, zeros.
+            dtype: of the taps; default: JAX's default, float32.
+
+        Raises:
+            TypeError, ValueError: for sizes that are not positive integers, a step size or `eps` that is not positive,
+                taps of a wrong shape, a wrong dtype.
+        """
+        self.n_taps, self.n_signals = size(n_taps, "NLMS", "n_taps"), size(n_signals, "NLMS", "n_signals")
+        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
+        self.eps = number(eps, "NLMS", "eps")
+        if self.eps <= 0:
+            raise ValueError(f"NLMS: eps must be positive, got {eps}")
+
+    def _step_size(self, window: Array) -> Array:
+        return super()._step_size(window) / (self.eps + jnp.sum(window * window, (-2, -1)))
+
+
+def _start(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
+    """The first taps and the step size, checked."""
+    dtype, mu = float_dtype(dtype, who), positive_step(mu, who)
+    taps = None if w is None else given_taps(w, n_signals, dtype, who, "w")
+    if taps is not None and taps.shape[0] != n_taps:
+        raise ValueError(f"{who}: w must have {n_taps} taps, got {taps.shape[0]}")
+    return taps, jnp.asarray(mu, dtype)
+
+
+def positive_step(mu: Any, who: str) -> float:
+    """A step size, checked."""
+    if number(mu, who, "mu") <= 0:
+        raise ValueError(f"{who}: mu must be positive, got {mu}")
+    return float(mu)

@@ -1,0 +1,141 @@
+"""What layers that hold several others share: their names, and a state of their states."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .._checks import batch_shape, check_tuple, float_dtype
+from .._layer import SequenceLayer
+from .._types import BatchShape, DType, State
+
+
+class Named(tuple):
+    """A tuple of layers that have names: `layers['rnn'].W` is the path of a weight in it.
+
+    The order is the given one, that of execution; a dictionary in a PyTree is sorted by its keys.
+    """
+
+    names: tuple[str, ...]
+
+    def __new__(cls, names: Sequence[str], layers: Iterable[Any]) -> "Named":
+        self = super().__new__(cls, layers)
+        self.names = tuple(names)
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.names, tuple(self)
+
+
+jax.tree_util.register_pytree_with_keys(
+    Named,
+    lambda named: ([(jax.tree_util.DictKey(n), la) for n, la in zip(named.names, named, strict=True)], named.names),
+    Named,
+    lambda named: (tuple(named), named.names),
+)
+
+
+class Several(SequenceLayer):
+    """A layer made of several. Its state is the tuple of theirs or, if they have names, a dictionary by those names."""
+
+    layers: eqx.AbstractVar[tuple[SequenceLayer, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the layers, in their order; None if they have none."""
+        return getattr(self.layers, "names", None)
+
+    @property
+    def offline_reason(self) -> str | None:
+        """That of the first layer that has one."""
+        return next((la.offline_reason for la in self.layers if la.offline_reason is not None), None)
+
+    @property
+    def _sample_ndim(self) -> int:
+        return self.layers[0]._sample_ndim
+
+    @property
+    def _keeps_width(self) -> bool:
+        """Whether the output has the width of the input, where `n_out` does not tell."""
+        return False
+
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> Any:
+        """The states of the layers: a tuple in their order, or a dictionary by their names.
+
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the weights.
+        """
+        who = f"{type(self).__name__}.init_state"
+        batch = batch_shape(batch, who)
+        dtype = float_dtype(self.dtype if dtype is None else dtype, who)
+        return self._together([layer.init_state(batch, dtype) for layer in self.layers])
+
+    def _together(self, states: Sequence[State]) -> Any:
+        return tuple(states) if self.names is None else dict(zip(self.names, states, strict=True))
+
+    def _apart(self, state: Any) -> Sequence[State]:
+        return state if self.names is None else [state[name] for name in self.names]
+
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> Any:
+        names = self.names
+        if names is not None and (not isinstance(state, dict) or set(state) != set(names)):
+            came = list(state) if isinstance(state, dict) else type(state).__name__
+            raise TypeError(f"{where} must be a dictionary of {list(names)}, got {came}")
+        parts = check_tuple(state, len(self.layers), where) if names is None else self._apart(state)
+        places = range(len(self.layers)) if names is None else names
+        return self._together(
+            [
+                layer._conform_state(s, batch, dtype, f"{where}[{place!r}]")
+                for place, layer, s in zip(places, self.layers, parts, strict=True)
+            ]
+        )
+
+    def _remember(self, state: State, memory: Any, mask: Any) -> Any:
+        parts = zip(self.layers, self._apart(state), strict=True)
+        return self._together([layer._remember(s, memory, mask) for layer, s in parts])
+
+    def __getitem__(self, i: Any) -> Any:
+        if not isinstance(i, str):
+            return self.layers[i]
+        if i not in (self.names or ()):
+            there = "they have none" if self.names is None else f"there are {list(self.names)}"
+            raise KeyError(f"{type(self).__name__}: no layer has the name {i!r}: {there}")
+        return self.layers[(self.names or ()).index(i)]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[SequenceLayer]:
+        return iter(self.layers)
+
+
+def read_names(layers: Any, who: str) -> tuple[tuple[str, ...] | None, list[Any]]:
+    """The names and the layers of an argument: a list, a tuple, a dictionary, or a list of pairs (name, layer)."""
+    if isinstance(layers, Named):
+        return layers.names, list(layers)
+    if not isinstance(layers, list | tuple | dict):
+        raise TypeError(f"{who}: layers must be a list, a tuple or a dictionary, got {type(layers).__name__}")
+    if not layers:
+        raise ValueError(f"{who}: layers must hold at least one layer")
+    pairs: list[Any] = list(layers.items()) if isinstance(layers, dict) else list(layers)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        return None, pairs
+    names = [name for name, _ in pairs]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{who}: the name of a layer must be a string, got {name!r}")
+        if names.count(name) > 1:
+            raise ValueError(f"{who}: two layers have the name {name!r}")
+    return tuple(names), [layer for _, layer in pairs]
+
+
+def with_names(names: tuple[str, ...] | None, layers: Sequence[SequenceLayer]) -> tuple[SequenceLayer, ...]:
+    """The layers as they are kept."""
+    return tuple(layers) if names is None else Named(names, layers)
+
+
+def place_of(names: tuple[str, ...] | None, i: int, who: str) -> str:
+    """What an error calls a layer."""
+    return f"{who}: layers[{i if names is None else names[i]!r}]"

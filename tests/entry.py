@@ -1,0 +1,42 @@
+"""One entry of the table of layers, and what the entries share.
+
+Rows 7, time 4, input 3, hidden 5 (6 in a second direction), output 2. Weights are perturbed, so that none is zero.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+N_IN, N_HIDDEN, N_OUT = 3, 5, 2
+KEYS = tuple(jax.random.split(jax.random.key(7), 4))
+
+
+def perturbed(layer: Any, seed: int = 1) -> Any:
+    """The layer with something added to every trainable array."""
+    random = np.random.default_rng(seed)
+    shift = lambda a: jnp.asarray(np.asarray(a) + 0.3 * random.normal(size=a.shape), a.dtype)
+    return jax.tree.map(lambda a: shift(a) if eqx.is_inexact_array(a) else a, layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A layer of the table: its name, what public class or function it stands for, and how it is made."""
+
+    name: str
+    of: Any
+    make: Callable[[], Any]
+    n_in: int | None = None
+    """Width, or number of tokens, for a layer that does not tell."""
+    key: Any = None
+    """For a layer that draws random numbers."""
+
+    def layer(self) -> Any:
+        return perturbed(self.make())
+
+    def __repr__(self) -> str:
+        return self.name

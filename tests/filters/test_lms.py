@@ -1,0 +1,182 @@
+"""LMS and NLMS against a NumPy loop, and against what the theory says of their convergence."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import linalg, signal
+
+import sequinox as sqx
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TAPS, SIGNALS = 3, 2
+
+
+@eqx.filter_jit
+def unroll(layer: Any, xs: Any, state: Any = None, mask: Any = None, resets: Any = None) -> Any:
+    return layer.unroll(xs, state, mask=mask, resets=resets)
+
+
+def loop(w: Any, mu: float, xs: Any, mask: Any, resets: Any, eps: float | None = None) -> Any:
+    """One row in float64."""
+    start = w
+    window, ys = np.zeros_like(w), []
+    for x, real, fresh in zip(xs, mask, resets, strict=True):
+        if not real:
+            ys.append([0.0, 0.0])
+            continue
+        if fresh:
+            w, window = start, np.zeros_like(start)
+        window = np.concatenate([x[None, :-1], window[:-1]])
+        y = np.sum(w * window)
+        e = x[-1] - y
+        w = w + mu * e * window / (1 if eps is None else eps + np.sum(window**2))
+        ys.append([y, e])
+    return np.array(ys), w, window[:-1][::-1]
+
+
+def make(kind: str, w: Any = None) -> tuple[Any, float, float | None]:
+    if kind == "LMS":
+        return sqx.LMS(TAPS, 0.1, n_signals=SIGNALS, w=w), 0.1, None
+    return sqx.NLMS(TAPS, 0.4, 0.05, n_signals=SIGNALS, w=w), 0.4, 0.05
+
+
+@pytest.mark.parametrize("start", ["zeros", "given"])
+@pytest.mark.parametrize("kind", ["LMS", "NLMS"])
+def test_a_loop_in_float64(kind: str, start: str):
+    """Rows with gaps and resets: outputs and states; to what follows from given taps also their gradient."""
+    random = np.random.default_rng(0)
+    rows, time = 3, 12
+    xs = random.normal(size=(rows, time, SIGNALS + 1)).astype(np.float32)
+    mask, resets = random.random((rows, time)) < 0.8, random.random((rows, time)) < 0.2
+    d_ys = random.normal(size=(rows, time, 2)).astype(np.float32)
+    w = random.normal(size=(TAPS, SIGNALS)).astype(np.float32) if start == "given" else None
+    layer, mu, eps = make(kind, w)
+    taps = np.zeros((TAPS, SIGNALS)) if w is None else w.astype(np.float64)
+
+    def run(taps: Any, mu: float) -> Any:
+        return [loop(taps, mu, *row, eps) for row in zip(xs.astype(np.float64), mask, resets, strict=True)]
+
+    expected = run(taps, mu)
+    dirty = np.where(mask[..., None], xs, np.float32(np.nan))
+    ys, state = unroll(layer, dirty, None, mask, resets)
+    for got, want in zip((ys, state.w, state.past), zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(got, np.stack(want), atol=1e-5)
+
+    total = lambda taps, mu: sum(np.sum(r[0] * d) for r, d in zip(run(taps, mu), d_ys, strict=True))
+    weighted = lambda la: jnp.sum(la(dirty, mask=mask, resets=resets) * d_ys)
+    gradient = eqx.filter_jit(eqx.filter_grad(weighted))(layer)
+    h = 1e-5
+    np.testing.assert_allclose(gradient.mu, (total(taps, mu + h) - total(taps, mu - h)) / (2 * h), rtol=1e-4)
+    if w is not None:
+        for at in np.ndindex(w.shape):
+            more, less = taps.copy(), taps.copy()
+            more[at] += h
+            less[at] -= h
+            np.testing.assert_allclose(gradient.w[at], (total(more, mu) - total(less, mu)) / (2 * h), rtol=1e-3)
+
+
+def pair(x: Any, taps: Any) -> np.ndarray:
+    """A signal beside the response of a filter to it."""
+    return np.stack([x, signal.lfilter(taps, 1, x)], -1).astype(np.float32)
+
+
+def test_a_filter_is_identified():
+    random = np.random.default_rng(0)
+    taps = [0.5, -0.25, 0.125, 1.0]
+    xs = pair(random.normal(size=3000), taps)
+    for layer in (sqx.LMS(4, 0.05), sqx.NLMS(4, 0.5)):
+        ys, state = unroll(layer, xs)
+        np.testing.assert_allclose(state.w[:, 0], taps, atol=1e-5)
+        np.testing.assert_allclose(ys[-10:, 1], 0, atol=1e-4)
+        np.testing.assert_allclose(ys.sum(-1), xs[:, 1], atol=1e-5)  # the output and its error are the response
+
+
+def test_the_bound_on_the_step_size():
+    """Correlated input, whose autocorrelation matrix is known: far below 2 / lambda_max LMS converges, and above it
+    diverges."""
+    random = np.random.default_rng(0)
+    pole, taps = 0.8, [0.5, -0.25, 0.125, 1.0]
+    x = signal.lfilter([np.sqrt(1 - pole**2)], [1, -pole], random.normal(size=4000))
+    bound = 2 / np.linalg.eigvalsh(linalg.toeplitz(pole ** np.arange(4))).max()
+    xs = pair(x, taps)
+    _, below = unroll(sqx.LMS(4, 0.1 * bound), xs)
+    np.testing.assert_allclose(below.w[:, 0], taps, atol=1e-3)
+    _, above = unroll(sqx.LMS(4, 1.5 * bound), xs)
+    assert not (np.abs(above.w) < 1e6).all()
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_the_bound_is_sharp_for_a_constant_input(factor: float):
+    """Then R has the one eigenvalue k c^2, and an error shrinks, or grows, by 1 - mu k c^2 at every sample."""
+    k, c, n = 3, 0.7, 200
+    mu = factor * 2 / (k * c**2)
+    state = sqx.LMSState(jnp.zeros((k, 1)), jnp.full((k - 1, 1), c))
+    ys, _ = unroll(sqx.LMS(k, mu), np.full((n, 2), [c, 1.0], np.float32), state)
+    np.testing.assert_allclose(ys[:, 1], (1 - mu * k * c**2) ** np.arange(n), rtol=2e-3)
+    assert (abs(ys[-1, 1]) < 1) == (factor < 1)
+
+
+def test_the_mean_learning_curve():
+    """With independent windows the mean error of the taps is (I - mu R)^t times the first, exactly."""
+    random = np.random.default_rng(0)
+    rows, time, mu = 20_000, 12, 0.1
+    R = np.array([[1.0, 0.6], [0.6, 0.8]])
+    x = random.normal(size=(rows, time, 2)) @ np.linalg.cholesky(R).T
+    taps = np.array([1.0, -2.0])
+    xs = np.concatenate([x, (x @ taps)[..., None]], -1).astype(np.float32)
+    _, state = unroll(sqx.LMS(1, mu, n_signals=2), xs)
+    error = np.asarray(state.w[:, 0], np.float64).mean(0) - taps
+    expected = -np.linalg.matrix_power(np.eye(2) - mu * R, time) @ taps
+    np.testing.assert_allclose(error, expected, atol=0.02)
+    assert np.abs(expected).max() > 0.5 and np.abs(expected + taps).max() > 0.5  # neither arrived nor where it was
+
+
+def test_a_loud_input():
+    """NLMS converges where LMS with the same step size diverges."""
+    random = np.random.default_rng(0)
+    taps = [0.5, -0.25]
+    xs = pair(30 * random.normal(size=1000), taps)
+    _, state = unroll(sqx.LMS(2, 0.5), xs)
+    assert not (np.abs(state.w) < 1e6).all()
+    _, state = unroll(sqx.NLMS(2, 0.5), xs)
+    np.testing.assert_allclose(state.w[:, 0], taps, atol=1e-5)
+
+
+def test_one_normalised_step_brings_the_error_to_nothing():
+    layer = sqx.NLMS(2, 1.0, 1e-12)
+    x = jnp.array([3.0, 5.0])
+    _, state = layer.step(x)
+    y, _ = layer.step(x, state._replace(past=jnp.zeros((1, 1))))
+    np.testing.assert_allclose(y, [5.0, 0.0], atol=1e-5)
+
+
+def test_a_silent_window():
+    """No division by nothing, in values and in gradients."""
+    xs = jnp.zeros((5, 2)).at[2, 1].set(1.0)
+    layer = sqx.NLMS(2, 0.5, w=[0.1, 0.2])
+    (total, gradient) = eqx.filter_jit(eqx.filter_value_and_grad(lambda la: jnp.sum(la(xs))))(layer)
+    assert jnp.isfinite(total) and all(jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(gradient))
+
+
+def test_many_step_sizes_at_once():
+    random = np.random.default_rng(0)
+    xs = pair(random.normal(size=300), [0.5, -0.25])
+    layer = sqx.LMS(2, 0.05)
+    with_mu: Any = lambda mu: eqx.tree_at(lambda la: la.mu, layer, mu).unroll(xs)[1].w
+    together = jax.jit(jax.vmap(with_mu))(jnp.array([0.01, 0.05, 0.2]))
+    np.testing.assert_allclose(together[1], unroll(layer, xs)[1].w, atol=1e-6)
+    assert len(np.unique(np.round(np.abs(np.asarray(together[:, 0, 0]) - 0.5), 7))) > 1
+
+
+def test_the_taps_stay_in_single_precision():
+    """Steps of 1e-4 on a tap of 1: in bfloat16 it would not move."""
+    state = sqx.LMSState(jnp.ones((1, 1)), jnp.zeros((0, 1), jnp.bfloat16))
+    layer = sqx.LMS(1, 1e-4, dtype=jnp.bfloat16)
+    _, after = layer.unroll(jnp.asarray([[1.0, 2.0]] * 10, jnp.bfloat16), state)
+    assert after.w.dtype == jnp.float32
+    np.testing.assert_allclose(after.w, 2 - (1 - 1e-4) ** 10, atol=1e-5)
