@@ -248,7 +248,8 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
     ),
     (
         "Convolutions",
-        "With kernels of $k$ samples, not dilated; `WaveNet` with three layers of two samples.",
+        "With kernels of $k$ samples, not dilated; `ConvTranspose1d` with three taps and stride 2, blocks with two taps, "
+        "`WaveNet` with three layers of them.",
         [
             S(lambda d, H, k: sqx.Conv1d(d, H, k, KEY), "dHk", degree=3),
             S(lambda d, H: sqx.ConvTranspose1d(d, H, 3, 2, KEY)),
@@ -300,7 +301,7 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
     ),
     (
         "Composition",
-        "Of one or two layers of the class `GRU`.",
+        "Of one or two layers of the class `GRU`; encoder and decoder for $m$ tokens, of a `GRU` or a block each.",
         [
             S(lambda d, H: sqx.Sequential([sqx.GRU(d, H, KEY), sqx.GRU(H, H, KEY)])),
             S(lambda d, H: sqx.Parallel([sqx.GRU(d, H, KEY), sqx.GRU(d, H, KEY)])),
@@ -311,11 +312,13 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
             S(lambda d, H: sqx.TrainedStart(sqx.GRU(d, H, KEY))),
             S(lambda d, H: sqx.TiedReadout(H, sqx.GRU(d, d, KEY), KEY)),
             S(
-                lambda d, H: sqx.recurrent_encoder_decoder(d, H, 7, KEY),
+                lambda d, H, m: sqx.recurrent_encoder_decoder(d, H, m, KEY),
+                "dHm",
                 start=lambda layer, d, **_: layer.start(jnp.zeros((3, d))),
             ),
             S(
-                lambda d, H: sqx.encoder_decoder(d, 6, 2, H, 1, 7, KEY),
+                lambda d, H, m: sqx.encoder_decoder(d, H, 2, H, 1, m, KEY),
+                "dHm",
                 start=lambda layer, d, n, **_: sqx.with_capacity(layer.start(jnp.zeros((n, d))), n),
                 more="n",
             ),

@@ -64,6 +64,12 @@ def filters() -> list[Case]:
     cases += [
         ("NLMS: eps", lambda: nlms(2, 0.1, 0.0), ValueError, ("NLMS", "eps", "positive", "0.0")),
         ("LMS: state", lambda: lms(2, 0.1).step(jnp.ones(2), jnp.ones(2)), TypeError, ("state", "LMSState(w, past)")),
+        (
+            "LMS: mu of nothing",
+            lambda: lms(2, 1e-9, dtype=jnp.float16),
+            ValueError,
+            ("LMS", "mu", "float16 rounds to 0"),
+        ),
         ("AdaptiveOnePole: mu", lambda: pole(-0.1), ValueError, ("AdaptiveOnePole", "mu", "positive", "-0.1")),
         ("AdaptiveOnePole: limit 1", lambda: pole(0.1, limit=1.0), ValueError, ("limit", "between 0 and 1", "1.0")),
         ("AdaptiveOnePole: limit text", lambda: pole(0.1, limit="1"), TypeError, ("limit", "number", "'1'")),

@@ -89,6 +89,12 @@ def cases() -> list[Case]:
         ("Zoneout: a rate of the pair", lambda: zone(LSTM, (0.1, 1.5)), ValueError, ("Zoneout: rates.c", rate, "1.5")),
         ("Zoneout: a pair for an array", lambda: zone(GRU, (0.1, 0.2)), ValueError, ("Zoneout: rates", "number")),
         ("Zoneout: a dictionary", lambda: zone(LSTM, {"y": 0.1}), TypeError, ("Zoneout: rates", "LSTMState", "dict")),
+        (
+            "Zoneout: the sums of an average",
+            lambda: zone(sqx.RDA(3, 6, KEY), 0.1),
+            ValueError,
+            ("Zoneout: rates", "RWAState(0.1, 0, 0, 0)"),
+        ),
         ("Zoneout: None", lambda: zone(LSTM, None), TypeError, ("Zoneout: rates", "number", "None")),
         (
             "Zoneout: a count",

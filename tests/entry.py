@@ -23,6 +23,13 @@ def perturbed(layer: Any, seed: int = 1) -> Any:
     return jax.tree.map(lambda a: shift(a) if eqx.is_inexact_array(a) else a, layer)
 
 
+LIFTED = {
+    "rows": "one code carries the class over rows, whatever its options: the entry it is a variant of is checked",
+    "transforms": "the same code under jit and vmap: the entry it is a variant of is checked",
+}
+"""Promises that a variant leaves to the entry that stands for its class in full, and why."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """A layer of the table: its name, what public class or function it stands for, and how it is made."""
@@ -34,6 +41,13 @@ class Entry:
     """Width, or number of tokens, for a layer that does not tell."""
     key: Any = None
     """For a layer that draws random numbers."""
+    variant_of: str | None = None
+    """The entry that stands for the same class in full; this one has other options of it."""
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Promises that are not checked, and why."""
+        return {} if self.variant_of is None else LIFTED
 
     def layer(self) -> Any:
         return perturbed(self.make())

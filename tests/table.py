@@ -130,35 +130,40 @@ class RunningSum(sqx.SequenceLayer):
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def _cells() -> list[Entry]:
-    entries = []
-    for how in ("fused", "scan"):
-        entries += [
-            Entry(f"RNN-tanh-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], implementation=h)),
-            Entry(
-                f"RNN-relu-{how}", sqx.RNN, lambda h=how: sqx.RNN(3, 5, KEYS[0], activation="relu", implementation=h)
-            ),
-            Entry(f"GRU-{how}", sqx.GRU, lambda h=how: sqx.GRU(3, 5, KEYS[0], implementation=h)),
-            Entry(f"LSTM-{how}", sqx.LSTM, lambda h=how: sqx.LSTM(3, 5, KEYS[0], implementation=h)),
-            Entry(
-                f"LSTM-without-peepholes-{how}",
-                sqx.LSTM,
-                lambda h=how: sqx.LSTM(3, 5, KEYS[0], peepholes=False, forget_bias=1.0, implementation=h),
-            ),
-            Entry(f"LeakyCell-{how}", sqx.RecurrentCell, lambda h=how: LeakyCell(3, 5, KEYS[0], implementation=h)),
-        ]
-    return [*entries, Entry("Smoother", sqx.RecurrentCell, lambda: Smoother(3))]
-
-
 def gru_last(n_hidden: int, key: Any) -> sqx.Sequential:
     return sqx.Sequential([sqx.GRU(N_IN, n_hidden, key), sqx.LastStep()])
 
 
-CELLS = _cells()
+CELLS = [
+    Entry("RNN-tanh-fused", sqx.RNN, lambda: sqx.RNN(3, 5, KEYS[0], implementation="fused")),
+    Entry(
+        "RNN-relu-scan",
+        sqx.RNN,
+        lambda: sqx.RNN(3, 5, KEYS[0], activation="relu", implementation="scan"),
+        variant_of="RNN-tanh-fused",
+    ),
+    Entry("GRU-fused", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], implementation="fused")),
+    Entry("GRU-scan", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], implementation="scan")),
+    Entry("LSTM-fused", sqx.LSTM, lambda: sqx.LSTM(3, 5, KEYS[0], implementation="fused")),
+    Entry(
+        "LSTM-without-peepholes-fused",
+        sqx.LSTM,
+        lambda: sqx.LSTM(3, 5, KEYS[0], peepholes=False, forget_bias=1.0, implementation="fused"),
+        variant_of="LSTM-fused",
+    ),
+    Entry("LeakyCell-fused", sqx.RecurrentCell, lambda: LeakyCell(3, 5, KEYS[0], implementation="fused")),
+    Entry("LeakyCell-scan", sqx.RecurrentCell, lambda: LeakyCell(3, 5, KEYS[0], implementation="scan")),
+    Entry("Smoother", sqx.RecurrentCell, lambda: Smoother(3)),
+]
 
 LAYERS = [
     Entry("Dense", sqx.Dense, lambda: sqx.Dense(3, 2, KEYS[0])),
-    Entry("Dense-without-bias", sqx.Dense, lambda: sqx.Dense(3, 2, KEYS[0], use_bias=False)),
+    Entry(
+        "Dense-without-bias",
+        sqx.Dense,
+        lambda: sqx.Dense(3, 2, KEYS[0], use_bias=False),
+        variant_of="Dense",
+    ),
     Entry("Dropout-inference", sqx.Dropout, lambda: sqx.Dropout(0.5, inference=True)),
     Entry("Dropout-training", sqx.Dropout, lambda: sqx.Dropout(0.5), key=KEYS[3]),
     Entry("PerSample-LayerNorm", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.LayerNorm(3))),
@@ -348,6 +353,7 @@ TRANSFORMERS = [
         "FeedForward-gated",
         sqx.FeedForward,
         lambda: sqx.FeedForward(3, 5, KEYS[0], gated=True, activation=jax.nn.silu, use_bias=False),
+        variant_of="FeedForward",
     ),
     Entry("Remat", sqx.Remat, lambda: sqx.Remat(sqx.RNN(3, 5, KEYS[0], implementation="scan"))),
     Entry("Stack", sqx.Stack, lambda: sqx.Stack([sqx.RNN(3, 3, k, implementation="scan") for k in KEYS[:3]])),
@@ -411,15 +417,31 @@ TRANSFORMERS = [
 _net = sqx.recurrent_net
 MODELS = [
     Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
-    Entry("recurrent_net-two-layers-mean", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, pool="mean")),
-    Entry("recurrent_net-every-sample", _net, lambda: _net(3, 5, 2, KEYS[0], cell="gru", pool=None)),
+    Entry(
+        "recurrent_net-two-layers-mean",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, pool="mean"),
+        variant_of="recurrent_net",
+    ),
+    Entry(
+        "recurrent_net-every-sample",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="gru", pool=None),
+        variant_of="recurrent_net",
+    ),
     Entry("recurrent_net-both-ways", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True)),
     Entry(
         "recurrent_net-two-both-ways-every-sample",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, pool=None),
+        variant_of="recurrent_net-both-ways",
     ),
-    Entry("recurrent_net-own-cell", _net, lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused")),
+    Entry(
+        "recurrent_net-own-cell",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused"),
+        variant_of="recurrent_net",
+    ),
     Entry(
         "recurrent_net-dropout-training",
         _net,

@@ -11,21 +11,6 @@ from jaxtyping import Array
 import sequinox as sqx
 
 
-class Untrained(sqx.TrainedStart):
-    """A start that is not trained, in whole 64ths.
-
-    The promises compare runs from the initial state, given and not given: a trained one has no gradient where it is.
-    """
-
-    def __init__(self, layer: Any):
-        super().__init__(layer)
-        self.start = jax.tree.map(sixty_fourths, self.start)
-
-    def init_state(self, batch: Any = (), dtype: Any = None) -> Any:
-        like = self.layer.init_state(batch, self.dtype if dtype is None else dtype)
-        return jax.tree.map(from_sixty_fourths, self.start, like)
-
-
 def sixty_fourths(a: Array) -> Array:
     """Whole numbers that differ, in the shape of an array of floats; others as they are."""
     return jnp.arange(a.size, dtype=jnp.int32).reshape(a.shape) * 7 - 20 if eqx.is_inexact_array(a) else a
@@ -127,12 +112,14 @@ COMPOSITION: list[Entry] = [
         sqx.Remat,
         lambda: sqx.Remat(pooled(sqx.RNN, 5, sqx.MeanOverTime()), checkpoint_every=2),
     ),
-    Entry("TrainedStart", sqx.TrainedStart, lambda: Untrained(sqx.LSTM(3, 5, KEYS[0]))),
+    Entry("TrainedStart", sqx.TrainedStart, lambda: sqx.TrainedStart(sqx.LSTM(3, 5, KEYS[0]))),
     Entry(
         "TrainedStart-of-several",
         sqx.TrainedStart,
-        lambda: Untrained(
-            sqx.Sequential([scan(sqx.GRU, 3, 5), sqx.Sequential([sqx.AddPositions(), Untrained(scan(sqx.RNN, 5, 2))])])
+        lambda: sqx.TrainedStart(
+            sqx.Sequential(
+                [scan(sqx.GRU, 3, 5), sqx.Sequential([sqx.AddPositions(), sqx.TrainedStart(scan(sqx.RNN, 5, 2))])]
+            )
         ),
     ),
     Entry(

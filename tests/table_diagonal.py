@@ -20,5 +20,7 @@ DIAGONAL = [
     Entry("LRU-associative", sqx.LRU, lambda: sqx.LRU(N_IN, N_HIDDEN, KEYS[0], n_out=N_OUT, method="associative")),
     Entry("OnePole", sqx.OnePole, lambda: sqx.OnePole(N_IN, [0.9, 0.5, -0.3], [0.2, 0.7, 1.1])),
     Entry("StateSpace", sqx.StateSpace, lambda: sqx.StateSpace(A, B, C, D, implementation="fused")),
-    Entry("StateSpace-scan", sqx.StateSpace, lambda: sqx.StateSpace(A, B, implementation="scan")),
+    Entry(
+        "StateSpace-scan", sqx.StateSpace, lambda: sqx.StateSpace(A, B, implementation="scan"), variant_of="StateSpace"
+    ),
 ]

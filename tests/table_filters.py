@@ -8,7 +8,12 @@ import sequinox as sqx
 
 FILTERS = [
     Entry("FIR", sqx.FIR, lambda: sqx.FIR(3, 3, KEYS[0])),
-    Entry("FIR-of-many-taps", sqx.FIR, lambda: sqx.FIR(3, 18, KEYS[0])),
+    Entry(
+        "FIR-of-many-taps",
+        sqx.FIR,
+        lambda: sqx.FIR(3, 18, KEYS[0]),
+        variant_of="FIR",
+    ),
     Entry("RunningMean", sqx.RunningMean, lambda: sqx.RunningMean(3)),
     Entry("RunningMax", sqx.RunningMax, lambda: sqx.RunningMax(3)),
     Entry("RunningCount", sqx.RunningCount, lambda: sqx.RunningCount(3)),
@@ -19,5 +24,10 @@ FILTERS = [
     Entry("Flatten", sqx.Flatten, lambda: sqx.Flatten(2, 3)),
     Entry("flat_net", sqx.flat_net, lambda: sqx.flat_net(3, 4, 5, 2, KEYS[0], activation=jnp.tanh)),
     Entry("pooling_net-mean", sqx.pooling_net, lambda: sqx.pooling_net(3, 5, 2, KEYS[0], activation=jax.nn.gelu)),
-    Entry("pooling_net-max", sqx.pooling_net, lambda: sqx.pooling_net(3, 5, 2, KEYS[0], pool="max")),
+    Entry(
+        "pooling_net-max",
+        sqx.pooling_net,
+        lambda: sqx.pooling_net(3, 5, 2, KEYS[0], pool="max"),
+        variant_of="pooling_net-mean",
+    ),
 ]

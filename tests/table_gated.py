@@ -9,7 +9,8 @@ import sequinox as sqx
 
 def lstm(name: str, implementation: Any = "scan", **options: Any) -> Entry:
     make = lambda: sqx.LSTM(3, 5, KEYS[0], implementation=implementation, **options)
-    return Entry(f"LSTM-{name}-{implementation}", sqx.LSTM, make)
+    full = None if name == "FGR" else "LSTM-fused"
+    return Entry(f"LSTM-{name}-{implementation}", sqx.LSTM, make, variant_of=full)
 
 
 GATED: list[Entry] = [
@@ -26,7 +27,12 @@ GATED: list[Entry] = [
         sqx.GRU,
         lambda: sqx.GRU(3, 5, KEYS[0], reset_after=True, layer_norm=True, implementation="fused"),
     ),
-    Entry("GRU-reset-after-scan", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], reset_after=True, implementation="scan")),
+    Entry(
+        "GRU-reset-after-scan",
+        sqx.GRU,
+        lambda: sqx.GRU(3, 5, KEYS[0], reset_after=True, implementation="scan"),
+        variant_of="GRU-fused",
+    ),
     Entry(
         "RNN-normed-scan",
         sqx.RNN,
@@ -39,5 +45,6 @@ GATED: list[Entry] = [
             recurrent_initializer=sqx.scaled_identity(),
             implementation="scan",
         ),
+        variant_of="RNN-tanh-fused",
     ),
 ]

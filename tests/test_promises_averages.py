@@ -1,15 +1,13 @@
 """Every promise of the contract, on every entry of the table: recurrent weighted averages."""
 
 import pytest
-from promises import check
-from table_averages import AVERAGES, Entry
-
-from sequinox.testing._check import PROMISES
+from entry import Entry
+from promises import cases, check
+from table_averages import AVERAGES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("entry", AVERAGES, ids=str)
+@pytest.mark.parametrize(("entry", "promise"), cases(AVERAGES))
 def test_promise(entry: Entry, promise: str):
     check(entry, promise)

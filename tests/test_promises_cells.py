@@ -1,15 +1,13 @@
 """Every promise of the contract, on every entry of the table: cells."""
 
 import pytest
-from promises import check
-from table import CELLS, Entry
-
-from sequinox.testing._check import PROMISES
+from entry import Entry
+from promises import cases, check
+from table import CELLS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("entry", CELLS, ids=str)
+@pytest.mark.parametrize(("entry", "promise"), cases(CELLS))
 def test_promise(entry: Entry, promise: str):
     check(entry, promise)

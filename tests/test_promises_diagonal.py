@@ -1,15 +1,13 @@
 """Every promise of the contract, on every entry of the table: diagonal recurrences and linear filters."""
 
 import pytest
-from promises import check
-from table_diagonal import DIAGONAL, Entry
-
-from sequinox.testing._check import PROMISES
+from entry import Entry
+from promises import cases, check
+from table_diagonal import DIAGONAL
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("entry", DIAGONAL, ids=str)
+@pytest.mark.parametrize(("entry", "promise"), cases(DIAGONAL))
 def test_promise(entry: Entry, promise: str):
     check(entry, promise)

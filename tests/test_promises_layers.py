@@ -1,15 +1,13 @@
 """Every promise of the contract, on every entry of the table: layers."""
 
 import pytest
-from promises import check
-from table import LAYERS, Entry
-
-from sequinox.testing._check import PROMISES
+from entry import Entry
+from promises import cases, check
+from table import LAYERS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("entry", LAYERS, ids=str)
+@pytest.mark.parametrize(("entry", "promise"), cases(LAYERS))
 def test_promise(entry: Entry, promise: str):
     check(entry, promise)

@@ -1,15 +1,13 @@
 """Every promise of the contract, on every entry of the table: models."""
 
 import pytest
-from promises import check
-from table import MODELS, Entry
-
-from sequinox.testing._check import PROMISES
+from entry import Entry
+from promises import cases, check
+from table import MODELS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.parametrize("promise", PROMISES)
-@pytest.mark.parametrize("entry", MODELS, ids=str)
+@pytest.mark.parametrize(("entry", "promise"), cases(MODELS))
 def test_promise(entry: Entry, promise: str):
     check(entry, promise)

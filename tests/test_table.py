@@ -75,6 +75,16 @@ def test_every_public_name_stands_at_the_top_and_in_its_subpackage():
                 assert getattr(sqx, name) is value, f"{module.__name__}.{name} is not sequinox.{name}"
 
 
+def test_variants_stand_beside_an_entry_of_their_class_in_full():
+    entries = {entry.name: entry for entry in TABLE}
+    variants = [entry for entry in TABLE if entry.variant_of is not None]
+    assert variants
+    for entry in variants:
+        full = entries[str(entry.variant_of)]
+        assert full.variant_of is None and full.of is entry.of
+    assert all(reason for entry in TABLE for reason in entry.left_out.values())
+
+
 def test_names_differ():
     names = [entry.name for entry in TABLE]
     assert len(names) == len(set(names))

@@ -137,6 +137,11 @@ def float_dtype(dtype: DType | None, who: str) -> Any:
     return dtype
 
 
+def wide(dtype: DType) -> Any:
+    """Float32 at least: the dtype of sums and of states that move slowly, which would stand still in half precision."""
+    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
+
+
 def flag(value: Any, who: str, name: str) -> bool:
     """True or False, checked."""
     if not isinstance(value, bool | np.bool_):

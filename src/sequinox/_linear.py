@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._checks import wide
 from ._types import DType, Initializer, PRNGKey
 
 
@@ -38,10 +39,11 @@ def make_weight(key: PRNGKey, shape: tuple[int, int], initializer: Initializer, 
             f"got {initializer!r}"
         )
     n_out, n_in = shape
-    weight: Any = initializer(key, (n_in, n_out), dtype)
-    if jnp.shape(weight) != (n_in, n_out) or jnp.result_type(weight) != dtype:
+    drawn = wide(dtype)  # half precision has no decompositions, such as `orthogonal` needs
+    weight: Any = initializer(key, (n_in, n_out), drawn)
+    if jnp.shape(weight) != (n_in, n_out) or jnp.result_type(weight) != drawn:
         raise ValueError(
-            f"{who}: initializer must give an array of shape {(n_in, n_out)} and dtype {dtype}, "
+            f"{who}: initializer must give an array of shape {(n_in, n_out)} and dtype {drawn}, "
             f"got {jnp.shape(weight)} and {jnp.result_type(weight)}"
         )
-    return jnp.asarray(weight).T
+    return jnp.asarray(weight).T.astype(dtype)

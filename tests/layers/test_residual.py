@@ -10,7 +10,7 @@ import pytest
 
 import sequinox as sqx
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 K1, K2, K3 = jax.random.split(jax.random.key(0), 3)
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6, 3)), jnp.float32)

@@ -11,7 +11,7 @@ import pytest
 
 import sequinox as sqx
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
 K1, K2 = jax.random.split(jax.random.key(0))
 random = np.random.default_rng(0)

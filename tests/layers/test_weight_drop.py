@@ -195,3 +195,34 @@ class TestWhichWeights:
         moved = jax.tree.map(lambda a: a + 0.1 if eqx.is_inexact_array(a) else a, layer)
         before, after = (eqx.filter_grad(lambda la: jnp.sum(la(XS, key=KEY)))(la) for la in (layer, moved))
         np.testing.assert_array_equal(np.asarray(before.layer.U) == 0, np.asarray(after.layer.U) == 0)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        sqx.TrainedStart,
+        lambda layer: sqx.TrainedStart(sqx.Sequential([layer])),
+        lambda layer: sqx.TrainedStart(sqx.Residual(layer)),
+        lambda layer: sqx.Remat(layer, checkpoint_every=2),
+    ],
+)
+def test_one_draw_also_where_a_stretch_is_read_in_pieces(around: Any):
+    """h' = h + x with a weight of 1 that is dropped or doubled: h stays 1, or doubles, all along the stretch."""
+    cell = sqx.StateSpace([[1.0]], [[1.0]])
+    dropped = around(sqx.WeightDrop(cell, 0.5, lambda c: c.A))
+    xs, resets = jnp.ones((7, 1)), jnp.zeros(7, bool)
+    past = xs[:, 0] if isinstance(dropped, sqx.TrainedStart) and isinstance(dropped.layer, sqx.Residual) else 0
+    ones = np.ones(7)
+    doubled = 2.0 ** np.arange(1, 8) - 1
+    seen = set()
+    run = eqx.filter_jit(lambda key: dropped(xs, resets=resets, key=key)[:, 0] - past)
+    for i in range(12):
+        ys = np.asarray(run(jax.random.key(i)))
+        assert np.array_equal(ys, ones) or np.array_equal(ys, doubled)
+        seen.add(ys[1].item())
+    assert seen == {1.0, 3.0}
+
+
+def test_resets_of_false_draw_the_same_under_a_trained_start():
+    layer, key = sqx.TrainedStart(sqx.WeightDrop(gru(), P)), jax.random.key(3)
+    np.testing.assert_array_equal(layer(XS, key=key), layer(XS, resets=jnp.zeros(XS.shape[:2], bool), key=key))

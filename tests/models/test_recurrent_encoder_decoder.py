@@ -112,10 +112,9 @@ def test_the_decoder_begins_with_the_encoders_last_state_in_every_layer(cell: An
     assert eqx.tree_equal(after.start, last) and not eqx.tree_equal(after.decoder, last)
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_streams_generation_and_beams(attention: bool):
+def test_streams_generation_and_beams():
     """Each row's continuation is that of its own source, alone; a long beam finds at least as probable ones."""
-    model = make(3, 6, 7, KEY, attention=attention, bidirectional=attention)
+    model = make(3, 6, 7, KEY, cell="lstm", attention=True)
     model = jax.tree.map(lambda a: 3 * a if eqx.is_inexact_array(a) else a, model)  # peaked
     source = jnp.asarray(SOURCE, jnp.float32)
     state, begin = model.start(source, mask=REAL), jnp.zeros((4, 1), int)
@@ -131,8 +130,8 @@ def test_streams_generation_and_beams(attention: bool):
     np.testing.assert_allclose(beams.log_probs, counted, atol=1e-4)
     stream = sqx.Stream(model, 4, state=state)
     np.testing.assert_allclose(stream(begin[:, 0]), model.unroll(begin, state)[0][:, 0], atol=1e-5)
-    drawn = sqx.generate(model, begin, 4, state=state, key=KEY, temperature=1.0)
-    assert drawn.tokens.shape == (4, 4)
+    drawn = sqx.generate(model, begin, 4, state=state, stop=5, key=KEY, temperature=1e-3)
+    np.testing.assert_array_equal(drawn.tokens, found.tokens)
 
 
 def test_without_a_source_it_does_not_run():

@@ -54,7 +54,9 @@ def trained(model: Any, n_steps: int) -> Any:
 
 @pytest.mark.parametrize("attention", [False, True], ids=["vector", "attention"])
 def test_it_learns_to_reverse(attention: bool):
-    net = sqx.recurrent_encoder_decoder(N_TOKENS, 32, N_TOKENS, KEY, tokens=True, attention=attention)
+    net = sqx.recurrent_encoder_decoder(
+        N_TOKENS, 32, N_TOKENS, KEY, tokens=True, attention=attention, implementation="scan"
+    )
     model = trained(net, 300)
     source, real, back = task(jax.random.key(2))
     begin = jnp.full((N_ROWS, 1), BEGIN)

@@ -63,7 +63,7 @@ def test_against_a_loop(method: Any):
 
 def test_single_precision_and_a_plain_pair():
     layer = sqx.LRU(N_IN, N_HIDDEN, jax.random.key(1), r_min=0.9, r_max=0.99)
-    assert layer.n_out == N_IN
+    assert layer.n_out == N_HIDDEN
     xs = np.random.default_rng(7).normal(size=(2, 60, N_IN)).astype(np.float32)
     w = {k: np.asarray(v, np.float64) for k, v in sqx.parameters(layer).items()}
     w |= {"xs": xs.astype(np.float64), "re": np.ones((2, N_HIDDEN)), "im": np.zeros((2, N_HIDDEN))}
@@ -79,7 +79,7 @@ def test_stable_whatever_the_weights(dtype: str):
     """The modulus, computed in double precision from the pair that multiplies the state, is less than 1."""
     largest = float(jnp.finfo(dtype).max)
     values = jnp.asarray([-largest, -1e4, -30, -10, -8, -5, -1, 0, 1, 4, 5, 6, 7, 100, largest], dtype)
-    layer = sqx.LRU(1, values.size**2, jax.random.key(0), dtype=jnp.dtype(dtype))
+    layer = sqx.LRU(1, values.size**2, jax.random.key(0), n_out=1, dtype=jnp.dtype(dtype))
     nu, theta = jnp.repeat(values, values.size), jnp.tile(values, values.size)
     layer = eqx.tree_at(lambda c: (c.nu_log, c.theta_log), layer, (nu, theta))
     a, _ = layer.coefficients(jnp.zeros(1, dtype))
@@ -95,7 +95,7 @@ def test_stable_whatever_the_weights(dtype: str):
 
 def test_stable_through_random_weights():
     random = np.random.default_rng(1)
-    layer = sqx.LRU(1, 4000, jax.random.key(0))
+    layer = sqx.LRU(1, 4000, jax.random.key(0), n_out=1)
     for scale in (1, 10, 1000):
         new = [jnp.asarray(scale * random.normal(size=4000), jnp.float32) for _ in range(2)]
         a, _ = eqx.tree_at(lambda c: (c.nu_log, c.theta_log), layer, new).coefficients(jnp.zeros(1))
@@ -104,7 +104,7 @@ def test_stable_through_random_weights():
 
 def test_modes_start_on_the_ring():
     """Evenly over its area: the squared radius is uniform, and so is the angle."""
-    layer = sqx.LRU(1, 4000, jax.random.key(3), r_min=0.6, r_max=0.9, max_phase=math.pi / 4)
+    layer = sqx.LRU(1, 4000, jax.random.key(3), n_out=1, r_min=0.6, r_max=0.9, max_phase=math.pi / 4)
     r, theta = np.asarray(layer.radius), np.asarray(layer.phase)
     for u in ((r**2 - 0.6**2) / (0.9**2 - 0.6**2), theta / (math.pi / 4)):
         assert -1e-5 < u.min() < 0.01 and 0.99 < u.max() < 1 + 1e-5

@@ -6,10 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, float_dtype, number
+from .._checks import batch_shape, float_dtype, number, wide
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType
-from ..layers._pooling import wide
 from ._lms import positive_step
 
 
@@ -93,11 +92,11 @@ class AdaptiveOnePole(SequenceLayer):
                 beyond it, a wrong dtype.
         """
         who = "AdaptiveOnePole"
-        dtype, mu = float_dtype(dtype, who), positive_step(mu, who)
+        dtype = float_dtype(dtype, who)
         self.limit = None if limit is None else number(limit, who, "limit")
         if self.limit is not None and not 0 < self.limit < 1:
             raise ValueError(f"{who}: limit must be between 0 and 1, or None, got {limit}")
-        self.mu = jnp.asarray(mu, dtype)
+        self.mu = positive_step(mu, dtype, who)
         self.alpha = None if alpha is None else jnp.asarray(number(alpha, who, "alpha"), dtype)
         self.beta = None if beta is None else jnp.asarray(number(beta, who, "beta"), dtype)
         if alpha is not None and self.limit is not None and abs(alpha) > self.limit:

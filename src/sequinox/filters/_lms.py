@@ -4,12 +4,12 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, float_dtype, number, size
+from .._checks import batch_shape, float_dtype, number, size, wide
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType
-from ..layers._pooling import wide
 from ._fir import given_taps
 
 
@@ -197,15 +197,16 @@ class NLMS(_AdaptiveFIR):
 
 def _start(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
     """The first taps and the step size, checked."""
-    dtype, mu = float_dtype(dtype, who), positive_step(mu, who)
+    dtype = float_dtype(dtype, who)
     taps = None if w is None else given_taps(w, n_signals, dtype, who, "w")
     if taps is not None and taps.shape[0] != n_taps:
         raise ValueError(f"{who}: w must have {n_taps} taps, got {taps.shape[0]}")
-    return taps, jnp.asarray(mu, dtype)
+    return taps, positive_step(mu, dtype, who)
 
 
-def positive_step(mu: Any, who: str) -> float:
-    """A step size, checked."""
-    if number(mu, who, "mu") <= 0:
-        raise ValueError(f"{who}: mu must be positive, got {mu}")
-    return float(mu)
+def positive_step(mu: Any, dtype: DType, who: str) -> Array:
+    """A step size in its dtype, checked."""
+    if np.dtype(dtype).type(number(mu, who, "mu")) <= 0:
+        small = "" if mu <= 0 else f", which {np.dtype(dtype)} rounds to 0"
+        raise ValueError(f"{who}: mu must be positive, got {mu}{small}")
+    return jnp.asarray(mu, dtype)

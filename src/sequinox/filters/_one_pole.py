@@ -9,9 +9,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from .._checks import flag, float_dtype, size
+from .._checks import flag, float_dtype, size, wide
 from .._types import DType
-from ..recurrent._diagonal import DiagonalRecurrence, wide
+from ..recurrent._diagonal import DiagonalRecurrence
 from ..recurrent._diagonal_scan import Method, check_method
 
 

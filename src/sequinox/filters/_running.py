@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from .._checks import batch_shape, float_dtype, size
+from .._checks import batch_shape, float_dtype, size, wide
 from .._layer import SequenceLayer, select
 from .._types import BatchShape, DType, State
-from ..layers._pooling import MOST, MaxState, MeanState, OfAnyWidth, larger, wide, with_more
+from ..layers._pooling import MOST, MaxState, MeanState, OfAnyWidth, larger, with_more
 
 
 class _Running(SequenceLayer):

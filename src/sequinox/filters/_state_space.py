@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size
+from .._checks import check_key, float_dtype, number, size, wide
 from .._types import DType, Initializer, PRNGKey
 from ..recurrent._cell import Implementation, RecurrentCell, check_implementation, make_weights
-from ..recurrent._diagonal import wide
 from ..recurrent._plan import Affine
 from ._one_pole import numbers
 

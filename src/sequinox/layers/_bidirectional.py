@@ -84,6 +84,10 @@ class Bidirectional(SequenceLayer):
         return self.forward_layer.pools
 
     @property
+    def _keeps_width(self) -> bool:
+        return False
+
+    @property
     def offline_reason(self) -> str | None:
         """The backward layer."""
         return "Bidirectional reads the sequence from its end, which a stream has not reached"

@@ -11,6 +11,7 @@ from .._layer import SequenceLayer, fresh_steps, scan_time, select
 from .._types import State
 from ..recurrent._cell import RecurrentCell, _unroll_jitted
 from ._sequential import Sequential, split_key
+from ._weight_drop import WeightDrop, draw_weights
 
 
 def has_growing(state: State) -> bool:
@@ -33,6 +34,9 @@ def unroll_from(
         return layer._unroll(xs, state, mask, resets, key)
     if isinstance(layer, RecurrentCell) and type(layer)._unroll is RecurrentCell._unroll:
         return _unroll_jitted(layer, xs, state, mask, resets, start, key)
+    if isinstance(layer, WeightDrop):
+        drawn, key = layer._drawn(key)
+        return unroll_from(drawn, xs, state, mask, resets, key, start)
     if isinstance(layer, Sequential) and not layer.pools:
         states, several = [], zip(layer.layers, layer._apart(state), layer._apart(start), strict=True)
         for (inner, s, begin), k in zip(several, split_key(key, len(layer)), strict=True):
@@ -40,6 +44,7 @@ def unroll_from(
             xs, s = unroll_from(inner, xs, s, mask, resets, k, begin)
             states.append(s)
         return xs, layer._together(states)
+    layer, key = draw_weights(layer, key)
     return _steps(layer, xs, state, mask, resets, key, start)
 
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, float_dtype, size
+from .._checks import batch_shape, float_dtype, size, wide
 from .._layer import SequenceLayer, select
 from .._types import BatchShape, DType, State
 
@@ -235,11 +235,6 @@ class MaxOverTime(Pooling):
 
 MOST = 2**30 - 1
 """Where counts of samples stop: two of them can still be added in 32 bits."""
-
-
-def wide(dtype: DType) -> DType:
-    """The dtype of what is added up over a stream of `dtype`: float32 at least."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 def with_more(mean: Array, new: Array, share: Array) -> Array:

@@ -12,6 +12,7 @@ from .._layer import SequenceLayer
 from .._types import State
 from ._around import Around
 from ._given_start import has_growing
+from ._weight_drop import draw_weights
 
 
 class Remat(Around):
@@ -101,6 +102,7 @@ def _in_stretches(
     key: Array | None,
 ) -> tuple[Array, State]:
     """Stretches of `every` samples by a scan, and one of those that remain."""
+    layer, key = draw_weights(layer, key)
     axis = layer._time_axis(xs.ndim)
     number, remain = divmod(xs.shape[axis], every)
     whole = number * every
@@ -127,11 +129,6 @@ def _in_stretches(
         ys = ys.reshape(*ys.shape[:axis], whole, *ys.shape[axis + 2 :])
     if not remain:
         return ys, state
-    rest, state = _again(
-        layer,
-        *jax.tree.map(behind, sequence[:1]),
-        state,
-        *jax.tree.map(behind, sequence[1:]),
-        None if keys is None else keys[-1],
-    )
+    xs, mask, resets = jax.tree.map(behind, sequence)
+    rest, state = _again(layer, xs, state, mask, resets, None if keys is None else keys[-1])
     return rest if layer.pools else jnp.concatenate([ys, rest], axis), state

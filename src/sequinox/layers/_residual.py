@@ -67,11 +67,8 @@ class Residual(Around):
             raise ValueError(f"{who}: projection must read samples of width {n_in}, as the layer, got {past.n_in}")
         given, added = width_behind(inner, n_in), n_in if past is None else width_behind(past, n_in)
         if None not in (given, added) and given != added:
-            what = (
-                f"the projection gives {added}"
-                if past
-                else f"samples have {added}; projection=Dense({added}, {given}, key)"
-            )
+            other = f"samples have {added}; projection=Dense({added}, {given}, key)"
+            what = other if past is None else f"the projection gives {added}"
             raise ValueError(f"{who}: layer gives outputs of width {given}, but {what}")
         self.layer, self.projection = inner, past
 

@@ -114,6 +114,23 @@ class WeightDrop(Around):
         return layer._forward(xs, mask, resets, key)
 
 
+def draw_weights(layer: SequenceLayer, key: Array | None) -> tuple[SequenceLayer, Array | None]:
+    """A layer in which every `WeightDrop` has drawn: for who goes through a stretch step by step."""
+    is_drop = lambda node: isinstance(node, WeightDrop)
+    if key is None or not any(map(is_drop, jax.tree.leaves(layer, is_leaf=is_drop))):
+        return layer, key
+
+    def drawn(node: Any) -> Any:
+        nonlocal key
+        if not is_drop(node):
+            return node
+        inner, key = node._drawn(key)
+        inner, key = draw_weights(inner, key)
+        return inner
+
+    return jax.tree.map(drawn, layer, is_leaf=is_drop), key
+
+
 def _name(path: Any) -> str:
     """As `sequinox.parameters` names arrays."""
     return jax.tree_util.keystr(path).lstrip(".")

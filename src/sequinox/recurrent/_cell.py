@@ -98,7 +98,7 @@ class RecurrentCell(SequenceLayer):
             return transition(x, state, self.noise(key, (), x.dtype))
         x, state = _merge(x, len(batch)), jax.tree.map(partial(_merge, n=len(batch)), state)
         y, state = jax.vmap(transition)(x, state, self.noise(key, x.shape[:1], x.dtype))
-        return y.reshape(*batch, -1), jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), state)
+        return y.reshape(*batch, *y.shape[1:]), jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), state)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None

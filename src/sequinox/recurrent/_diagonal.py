@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, float_dtype
+from .._checks import batch_shape, float_dtype, wide
 from .._layer import SequenceLayer
 from .._linear import apply_weight, apply_weight_to_rows
 from .._types import BatchShape, DType, State
@@ -120,11 +120,6 @@ def _unroll_jitted(
     h0 = state if layer.is_complex else (state,)
     hs, last = scan_numbers(a, b, h0, mask, resets, layer.method, CHUNK)
     return layer._readout(hs, xs), ComplexPair(*last) if layer.is_complex else last[0]
-
-
-def wide(dtype: DType) -> Any:
-    """The dtype of a state: float32 at least."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def project(W: Array, x: Array, b: Array | None = None) -> Array:

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import number
+from .._checks import number, wide
 from .._linear import make_weight
 from .._types import DType, Initializer, PRNGKey
-from ._norm import widened
 
 
 def scaled_identity(scale: float = 0.95) -> Initializer:
@@ -111,7 +110,7 @@ def scaled_to_norm(initializer: Initializer, sigma_max: float = 1.0) -> Initiali
         if len(shape) != 2:
             raise ValueError(f"scaled_to_norm: the weight must be a matrix, got the shape {tuple(shape)}")
         dtype = jnp.zeros((), dtype).dtype
-        drawn = initializer(key, shape, widened(dtype))
+        drawn = initializer(key, shape, wide(dtype))
         norm = jnp.linalg.norm(drawn, 2)
         return (drawn * (target / jnp.where(norm > 0, norm, 1.0))).astype(dtype)
 
@@ -135,8 +134,6 @@ def make_recurrent_weights(
     def draw(name: str, key: PRNGKey) -> Array:
         if recurrent_initializer is None or not name.startswith(recurrent):
             return make_weight(key, shapes[name], initializer, dtype, who)
-        # Half precision has no decompositions, such as `orthogonal` needs.
-        wide, who_else = widened(dtype), f"{who}: recurrent_initializer"
-        return make_weight(key, shapes[name], recurrent_initializer, wide, who_else).astype(dtype)
+        return make_weight(key, shapes[name], recurrent_initializer, dtype, f"{who}: recurrent_initializer")
 
     return {name: draw(name, k) for name, k in zip(shapes, jax.random.split(key, len(shapes)), strict=True)}

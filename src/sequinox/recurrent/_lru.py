@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size
+from .._checks import check_key, float_dtype, number, size, wide
 from .._types import DType, PRNGKey
-from ._diagonal import DiagonalRecurrence, project, wide
+from ._diagonal import DiagonalRecurrence, project
 from ._diagonal_scan import ComplexPair, Method, check_method
 
 
@@ -76,7 +76,7 @@ class LRU(DiagonalRecurrence):
             n_in: width of a sample.
             n_hidden: number of complex modes.
             key: PRNG key for the weights.
-            n_out: width of the output; default: `n_in`.
+            n_out: width of the output; default: `n_hidden`, as of every cell.
             r_min: the modes start evenly over the area of the ring between this radius and
             r_max: this one, at most 1. Modes near 1 remember for longer.
             max_phase: and at angles between 0 and this one.
@@ -88,7 +88,7 @@ class LRU(DiagonalRecurrence):
                 a phase that is not in (0, 2 pi], an unknown `method`, a wrong dtype or key.
         """
         self.n_in, self.n_hidden = size(n_in, "LRU", "n_in"), size(n_hidden, "LRU", "n_hidden")
-        n_out = self.n_in if n_out is None else size(n_out, "LRU", "n_out")
+        n_out = self.n_hidden if n_out is None else size(n_out, "LRU", "n_out")
         self.method = check_method(method, "LRU")
         r_min, r_max = number(r_min, "LRU", "r_min"), number(r_max, "LRU", "r_max")
         if not 0 <= r_min < r_max <= 1:

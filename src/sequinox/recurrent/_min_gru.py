@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, size
+from .._checks import check_key, float_dtype, size, wide
 from .._types import DType, Initializer, PRNGKey
 from ._cell import make_weights
-from ._diagonal import DiagonalRecurrence, project, wide
+from ._diagonal import DiagonalRecurrence, project
 from ._diagonal_scan import Method, check_method
 
 

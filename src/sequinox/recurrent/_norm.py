@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import flag
+from .._checks import flag, wide
 from .._types import DType
 from ._plan import Affine, Term
 
@@ -20,8 +20,8 @@ def normalise(a: Float[Array, " n"]) -> Float[Array, " n"]:
 
     Half precision is widened meanwhile: its squares overflow at 256, and 1e-6 hardly exists in it.
     """
-    wide = a.astype(widened(a.dtype))
-    deviations = wide - jnp.mean(wide)
+    fine = a.astype(wide(a.dtype))
+    deviations = fine - jnp.mean(fine)
     return (deviations * jax.lax.rsqrt(jnp.mean(deviations * deviations) + EPSILON)).astype(a.dtype)
 
 
@@ -30,11 +30,6 @@ def normed_affine(affine: Affine, input: Term, recurrent: Term, b: Array, gamma:
     if gamma is None:
         return affine(input, recurrent, b)
     return gamma * normalise(affine(input, recurrent)) + b
-
-
-def widened(dtype: DType) -> DType:
-    """The dtype itself, or float32 for half precision."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 def make_gain(layer_norm: bool, n_hidden: int, dtype: DType, who: str) -> Array | None:

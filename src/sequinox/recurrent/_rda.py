@@ -11,12 +11,12 @@ from jax.core import Tracer
 from jax.nn import log_sigmoid, softplus
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, number, size
+from .._checks import check_key, flag, float_dtype, number, size, wide
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
 from ._initializers import make_recurrent_weights
 from ._plan import Affine
-from ._rwa import RWAState, Squash, accumulator_dtype, add_sample, call, start_average
+from ._rwa import RWAState, Squash, add_sample, call, start_average
 
 Attention = Literal["exp", "sigmoid", "softplus"] | Callable[[Array], Array]
 
@@ -133,9 +133,8 @@ class RDA(RecurrentCell):
         self.implementation = check_implementation(implementation, "RDA")
         bias = number(discount_bias, "RDA", "discount_bias")
         dtype = float_dtype(dtype, "RDA")
-        wide = accumulator_dtype(dtype)
-        self.f_a = _check_attention(f_a, wide)
-        self.f_h = _check_function(f_h, ("tanh", "identity"), "f_h", wide)
+        self.f_a = _check_attention(f_a, wide(dtype))
+        self.f_h = _check_function(f_h, ("tanh", "identity"), "f_h", wide(dtype))
         self.f_o = _check_function(f_o, ("tanh", "identity"), "f_o", dtype)
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         shapes = {"W_u": inputs} | {

@@ -1,14 +1,14 @@
 """The recurrent weighted average of Ostmeyer and Cowell, and the average that it shares with its discounted kin."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, size
+from .._checks import check_key, flag, float_dtype, size, wide
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
 from ._initializers import make_recurrent_weights
@@ -163,16 +163,10 @@ def call(f: Squash, v: Array) -> Array:
     return f(v)
 
 
-def accumulator_dtype(dtype: DType) -> Any:
-    """The dtype that an average is kept in: float32 at least."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
-
-
 def start_average(s: Array | None, f_h: Squash, n_hidden: int, dtype: DType) -> RWAState:
     """The state before the first sample; without `s` it is zero."""
-    wide = accumulator_dtype(dtype)
-    zeros = jnp.zeros(n_hidden, wide)
-    h = call(f_h, zeros if s is None else s.astype(wide)).astype(dtype)
+    zeros = jnp.zeros(n_hidden, wide(dtype))
+    h = call(f_h, zeros if s is None else s.astype(zeros.dtype)).astype(dtype)
     return RWAState(h, zeros, zeros, zeros)
 
 

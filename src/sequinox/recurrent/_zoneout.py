@@ -13,6 +13,7 @@ from .._types import DType
 from ._around_cell import AroundCell, Noise, check_cell, watch
 from ._cell import RecurrentCell
 from ._plan import Affine, affine as plain_affine
+from ._rwa import RWAState
 
 
 class Zoneout(AroundCell):
@@ -24,8 +25,8 @@ class Zoneout(AroundCell):
 
     where $\tilde s_t$ is what the cell makes of the state $s_{t-1}$. $d_t$ is 1 with the probability of the array's
     rate, else 0, drawn for every number, sample and row, from the `key` of the call. In inference $d_t$ is replaced by
-    its expectation, the rate, and nothing is drawn. Counts and other integers always move on. Where arrays of a state
-    belong together, such as the sums of an [`RWA`][sequinox.RWA] and their scale, give them a rate of 0.
+    its expectation, the rate, and nothing is drawn. Counts and other integers always move on. The sums
+    of an [`RWA`][sequinox.RWA] and their scale belong together, and are refused a rate: `RWAState(0.1, 0, 0, 0)`.
 
     The state is that of the cell. The output is the array of the *new* state, $s_t$, that is the cell's output: an
     LSTM's $y$. Its $y' = \tanh(\tilde c) \odot o$ reads the cell before zoneout, as in the paper.
@@ -64,6 +65,14 @@ class Zoneout(AroundCell):
         self.cell = check_cell(cell, "Zoneout")
         self.inference = flag(inference, "Zoneout", "inference")
         self.rates = _rates(rates, self._shapes(), "Zoneout: rates")
+        shapes = jax.tree.structure(self._shapes())
+        is_average = lambda node: isinstance(node, RWAState)
+        for node in jax.tree.leaves(jax.tree.unflatten(shapes, self.rates), is_leaf=is_average):
+            if is_average(node) and any(node[1:]):
+                raise ValueError(
+                    "Zoneout: rates must be 0 for the sums n and d of an average and their scale m, which belong "
+                    f"together, such as RWAState({node.h}, 0, 0, 0), got {tuple(node)}"
+                )
         watch(cell, _check_output)
 
     @property

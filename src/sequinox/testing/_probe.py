@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -196,12 +197,17 @@ class Probe:
 
     def through_start(self, d_initial: PyTree) -> PyTree:
         """The gradient of the weights through the initial state, which may hold some of them; else zeros."""
+        if not self._start_holds_weights:
+            return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), _floats(self.layer))
+        return to_numpy(_start_gradient(self.layer, to_device(d_initial), self._stream_dtype))
+
+    @functools.cached_property
+    def _start_holds_weights(self) -> bool:
         floats, rest = eqx.partition(self.layer, eqx.is_inexact_array)
-        batch = jax.tree.leaves(d_initial)[0].shape[0] if jax.tree.leaves(d_initial) else 0
-        start = lambda floats: _only_floats(_init_state(eqx.combine(floats, rest), batch, self._stream_dtype))
-        if not _reads(start, floats):
-            return to_numpy(jax.tree.map(np.zeros_like, to_numpy(floats)))
-        return to_numpy(jax.jit(lambda f, d: jax.vjp(start, f)[1](d)[0])(floats, d_initial))
+        start = lambda floats: eqx.combine(floats, rest).init_state(2, self._stream_dtype)
+        jaxpr = jax.make_jaxpr(start)(floats).jaxpr
+        used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
+        return any(id(v) in used for v in jaxpr.invars)
 
     @property
     def _stream_dtype(self) -> Any:
@@ -351,15 +357,17 @@ def _unroll(layer: SequenceLayer, xs: Any, state: PyTree, key: PRNGKey | None) -
     return layer.unroll(xs, state, key=key)
 
 
+@eqx.filter_jit
+def _start_gradient(layer: SequenceLayer, d_initial: PyTree, dtype: Any) -> PyTree:
+    """The pull-back of `init_state`."""
+    floats, rest = eqx.partition(layer, eqx.is_inexact_array)
+    batch = jax.tree.leaves(d_initial)[0].shape[0]
+    start = lambda floats: _only_floats(eqx.combine(floats, rest).init_state(batch, dtype))
+    return jax.vjp(start, floats)[1](d_initial)[0]
+
+
 def _only_floats(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda a: a if jnp.issubdtype(a.dtype, jnp.inexact) else None, tree)
-
-
-def _reads(function: Callable, argument: PyTree) -> bool:
-    """Whether a function looks at its argument."""
-    jaxpr = jax.make_jaxpr(function)(argument).jaxpr
-    used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
-    return any(id(v) in used for v in jaxpr.invars)
 
 
 def add(*trees: PyTree) -> PyTree:

@@ -13,7 +13,7 @@ from ..attention import with_capacity
 from ..layers import Bidirectional, Sequential
 from ..layers._around import Around
 from ._caches import WithFixedCaches
-from ._probe import STEP, Probe, Result, add
+from ._probe import STEP, Probe, Result, add, to_device
 
 
 def modes(p: Probe) -> None:
@@ -43,7 +43,7 @@ def modes(p: Probe) -> None:
         return
     from_none, from_initial = _stepped(p.layer, p.xs[:, 0], initial)
     p.close(from_none, from_initial, "step from None and from the initial state")
-    p.close(p.chain([STEP] * T), p.run(), "without mask and resets, step by step")
+    p.close(p.chain([STEP] * T), p.run(), f"without mask and resets, cut into {[STEP] * T}")
     cuts = [[c, T - c] for c in range(T + 1)]
     cuts += [[STEP] * T, [1] * T, [1, 0, STEP, T - 2], [STEP, T - 1], [T - 2, STEP, 1]]
     trivial = {"mask": np.ones((p.n_rows, T), bool), "resets": np.zeros((p.n_rows, T), bool)}
@@ -167,6 +167,10 @@ def empty(p: Probe) -> None:
         if pools and _pooled_last(p.layer) and state is initial:
             p.zero(masked.ys, "the pooled output of rows without a real sample")
             p.zero(ragged.ys, "the pooled output of an empty row beside others", where=lengths == 0)
+    if p.layer.streams:
+        x, state = to_device((p.xs[:0, 0], p.initial(0)))
+        _, after = eqx.filter_eval_shape(lambda la, x, s: la.step(x, s, key=p.key), p.layer, x, state)
+        p.same_shapes(after, state, "a step of no rows: the state")
     none = p.full(p.xs[:0], p.initial(0), d_ys=p.d_ys[:0], d_final=jax.tree.map(lambda a: a[:0], p.d_final))
     p.same_shapes(none.final, p.initial(0), "a batch of no rows: the state")
     p.same_shapes(none.ys, p.d_ys[:0], "a batch of no rows: the outputs")
