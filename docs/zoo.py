@@ -52,7 +52,7 @@ class Specimen:
     def points(self) -> list[dict[str, int]]:
         """The sizes at which it is built: enough for all coefficients, and a few more that must agree."""
         letters = self.sizes + self.more
-        needed = len(monomials(letters, self.degree)) + 2
+        needed = len(monomials(letters, self.degree)) + 1
         grid = sorted(itertools.product(range(4), repeat=len(letters)), key=sum)
         return [{c: SIZES[c][i] for c, i in zip(letters, place, strict=True)} for place in grid[:needed]]
 
@@ -248,7 +248,7 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
     ),
     (
         "Convolutions",
-        "With kernels of $k$ samples, not dilated; `ConvTranspose1d` with three taps and stride 2, blocks with two taps, "
+        "With kernels of $k$ samples, not dilated; `ConvTranspose1d` with three taps and stride 2, blocks with two, "
         "`WaveNet` with three layers of them.",
         [
             S(lambda d, H, k: sqx.Conv1d(d, H, k, KEY), "dHk", degree=3),
@@ -301,7 +301,7 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
     ),
     (
         "Composition",
-        "Of one or two layers of the class `GRU`; encoder and decoder for $m$ tokens, of a `GRU` or a block each.",
+        "Of one or two layers of the class `GRU`; encoder and decoder for $m$ tokens, each of one block or one GRU.",
         [
             S(lambda d, H: sqx.Sequential([sqx.GRU(d, H, KEY), sqx.GRU(H, H, KEY)])),
             S(lambda d, H: sqx.Parallel([sqx.GRU(d, H, KEY), sqx.GRU(d, H, KEY)])),

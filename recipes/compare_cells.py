@@ -186,6 +186,8 @@ def main(options: Options) -> list[dict[str, Any]]:
     unknown = sorted(set(options.only) - set(networks))
     if unknown:
         raise SystemExit(f"unknown networks {unknown}; there are {list(networks)}")
+    if any(options.out.glob("*/seed_*")):
+        raise SystemExit(f"{options.out} holds earlier runs: remove it, or give another --out")
     raw = japanese_vowels()
     data = standardise(raw.train, raw.test)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -219,7 +221,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         bars = ax.barh([r["name"] for r in rows], values, color=colours)
         ax.bar_label(bars, [form.format(v) for v in values], padding=3, fontsize=8)
         ax.set_title(title)
-        ax.margins(x=0.2)
+        ax.margins(x=0.2, y=0.01)
         ax.spines[["top", "right"]].set_visible(False)
     if rows[0]["accuracy"] > 0.5:  # so that differences can be seen
         axes[0].set_xlim(rows[0]["accuracy"] - 0.05, 1.02)

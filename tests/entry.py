@@ -23,11 +23,13 @@ def perturbed(layer: Any, seed: int = 1) -> Any:
     return jax.tree.map(lambda a: shift(a) if eqx.is_inexact_array(a) else a, layer)
 
 
-LIFTED = {
-    "rows": "one code carries the class over rows, whatever its options: the entry it is a variant of is checked",
-    "transforms": "the same code under jit and vmap: the entry it is a variant of is checked",
-}
+_ELSEWHERE = "one code does it for the class, whatever its options: checked on the entry that this is a variant of"
+VARIANT: dict[str, str] = dict.fromkeys(("resets", "rows", "transforms", "final_state"), _ELSEWHERE)
 """Promises that a variant leaves to the entry that stands for its class in full, and why."""
+
+_PARTS = "what is composed keeps it if its parts do: checked on these, and on Sequential and Bidirectional"
+COMPOSED: dict[str, str] = dict.fromkeys(("rows", "transforms", "dtypes"), _PARTS)
+"""Promises that a model leaves to the layers it is made of, and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +46,13 @@ class Entry:
     variant_of: str | None = None
     """The entry that stands for the same class in full; this one has other options of it."""
 
+    composed: bool = False
+    """Made of layers that are in the table themselves."""
+
     @property
     def left_out(self) -> dict[str, str]:
         """Promises that are not checked, and why."""
-        return {} if self.variant_of is None else LIFTED
+        return (VARIANT if self.variant_of is not None else {}) | (COMPOSED if self.composed else {})
 
     def layer(self) -> Any:
         return perturbed(self.make())

@@ -189,6 +189,7 @@ COMPOSED = [
         sqx.Sequential,
         lambda: sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[0]), sqx.RNN(3, 5, KEYS[1])]),
         n_in=4,
+        composed=True,
     ),
     Entry(
         "Sequential-last",
@@ -205,11 +206,13 @@ COMPOSED = [
                 sqx.Sequential([jnp.tanh, sqx.Dense(6, 2, KEYS[2])]),
             ]
         ),
+        composed=True,
     ),
     Entry(
         "Sequential-pool-only",
         sqx.Sequential,
         lambda: sqx.Sequential([sqx.Dense(3, 5, KEYS[0]), sqx.MeanOverTime()]),
+        composed=True,
     ),
     Entry(
         "Bidirectional",
@@ -230,6 +233,7 @@ COMPOSED = [
             ),
             PeakHold(3),
         ),
+        composed=True,
     ),
     Entry(
         "Bidirectional-tokens",
@@ -239,6 +243,7 @@ COMPOSED = [
             sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[2]), sqx.RNN(3, 6, KEYS[3])]),
         ),
         n_in=4,
+        composed=True,
     ),
 ]
 
@@ -386,7 +391,12 @@ TRANSFORMERS = [
         lambda: sqx.TiedReadout(4, sqx.RNN(3, 3, KEYS[0], implementation="scan"), KEYS[1]),
         n_in=4,
     ),
-    Entry("transformer_encoder", encoder, lambda: encoder(3, 6, 2, 5, 1, 2, KEYS[0], 16)),
+    Entry(
+        "transformer_encoder",
+        encoder,
+        lambda: encoder(3, 6, 2, 5, 1, 2, KEYS[0], 16),
+        composed=True,
+    ),
     Entry(
         "transformer_encoder-causal-dropout",
         encoder,
@@ -394,59 +404,78 @@ TRANSFORMERS = [
             3, 6, 2, 5, 1, 2, KEYS[0], 12, causal=True, positions="learned", pool="last", norm="pre", dropout=0.2
         ),
         key=KEYS[3],
+        composed=True,
     ),
     Entry(
         "transformer_decoder-window",
         decoder,
         lambda: decoder(3, 8, 2, 5, 1, 4, KEYS[0], positions="rotary", window=2, norm="pre"),
+        composed=True,
     ),
     Entry(
         "transformer_decoder-stack-tied",
         decoder,
         lambda: decoder(4, 6, 3, 5, 2, 4, KEYS[0], tokens=True, tied=True, scan_layers=True, remat=True),
         n_in=4,
+        composed=True,
     ),
     Entry(
         "encoder_decoder",
         sqx.encoder_decoder,
         lambda: Remembering(sqx.encoder_decoder(3, 6, 2, 5, 1, 4, KEYS[0]), 3),
         n_in=4,
+        composed=True,
     ),
 ]
 
 _net = sqx.recurrent_net
 MODELS = [
-    Entry("recurrent_net", _net, lambda: _net(3, 5, 2, KEYS[0])),
+    Entry(
+        "recurrent_net",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0]),
+        composed=True,
+    ),
     Entry(
         "recurrent_net-two-layers-mean",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, pool="mean"),
         variant_of="recurrent_net",
+        composed=True,
     ),
     Entry(
         "recurrent_net-every-sample",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="gru", pool=None),
         variant_of="recurrent_net",
+        composed=True,
     ),
-    Entry("recurrent_net-both-ways", _net, lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True)),
+    Entry(
+        "recurrent_net-both-ways",
+        _net,
+        lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True),
+        composed=True,
+    ),
     Entry(
         "recurrent_net-two-both-ways-every-sample",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, pool=None),
         variant_of="recurrent_net-both-ways",
+        composed=True,
     ),
     Entry(
         "recurrent_net-own-cell",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell=LeakyCell, implementation="fused"),
         variant_of="recurrent_net",
+        composed=True,
     ),
     Entry(
         "recurrent_net-dropout-training",
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", dropout=0.2),
         key=KEYS[3],
+        composed=True,
     ),
 ]
 

@@ -95,12 +95,18 @@ COMPOSITION: list[Entry] = [
         sqx.Residual,
         lambda: sqx.Residual(scan(sqx.GRU, 3, 5), projection=sqx.Dense(3, 5, KEYS[1])),
     ),
-    Entry("Sequential-named-residual", sqx.Sequential, nested),
+    Entry(
+        "Sequential-named-residual",
+        sqx.Sequential,
+        nested,
+        composed=True,
+    ),
     Entry("Parallel-sum-in-a-window", sqx.Sequential, window),
     Entry(
         "Parallel-pooling",
         sqx.Parallel,
         lambda: sqx.Parallel([pooled(sqx.RNN, 5, sqx.LastStep()), pooled(sqx.GRU, 2, sqx.MeanOverTime())]),
+        composed=True,
     ),
     Entry(
         "Remat-in-stretches",
@@ -111,16 +117,16 @@ COMPOSITION: list[Entry] = [
         "Remat-in-stretches-pooling",
         sqx.Remat,
         lambda: sqx.Remat(pooled(sqx.RNN, 5, sqx.MeanOverTime()), checkpoint_every=2),
+        composed=True,
     ),
     Entry("TrainedStart", sqx.TrainedStart, lambda: sqx.TrainedStart(sqx.LSTM(3, 5, KEYS[0]))),
     Entry(
         "TrainedStart-of-several",
         sqx.TrainedStart,
         lambda: sqx.TrainedStart(
-            sqx.Sequential(
-                [scan(sqx.GRU, 3, 5), sqx.Sequential([sqx.AddPositions(), sqx.TrainedStart(scan(sqx.RNN, 5, 2))])]
-            )
+            sqx.Sequential([scan(sqx.GRU, 3, 5), sqx.Sequential([sqx.AddPositions(), scan(sqx.RNN, 5, 2)])])
         ),
+        composed=True,
     ),
     Entry(
         "recurrent_net-residual-norm-both-ways",
@@ -128,17 +134,20 @@ COMPOSITION: list[Entry] = [
         lambda: sqx.recurrent_net(
             3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, residual=True, layer_norm=True
         ),
+        composed=True,
     ),
     Entry(
         "recurrent_encoder_decoder",
         sqx.RecurrentEncoderDecoder,
         lambda: Reading(make(3, 5, 4, KEYS[0], cell="lstm", n_layers=2)),
         n_in=4,
+        composed=True,
     ),
     Entry(
         "recurrent_encoder_decoder-attention",
         sqx.recurrent_encoder_decoder,
         lambda: Reading(make(3, 6, 4, KEYS[0], attention=True, bidirectional=True, d_embed=5)),
         n_in=4,
+        composed=True,
     ),
 ]

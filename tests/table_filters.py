@@ -22,12 +22,23 @@ FILTERS = [
     Entry("AdaptiveOnePole", sqx.AdaptiveOnePole, lambda: sqx.AdaptiveOnePole(0.25)),
     Entry("MaxOverTime", sqx.MaxOverTime, lambda: sqx.MaxOverTime(3)),
     Entry("Flatten", sqx.Flatten, lambda: sqx.Flatten(2, 3)),
-    Entry("flat_net", sqx.flat_net, lambda: sqx.flat_net(3, 4, 5, 2, KEYS[0], activation=jnp.tanh)),
-    Entry("pooling_net-mean", sqx.pooling_net, lambda: sqx.pooling_net(3, 5, 2, KEYS[0], activation=jax.nn.gelu)),
+    Entry(
+        "flat_net",
+        sqx.flat_net,
+        lambda: sqx.flat_net(3, 4, 5, 2, KEYS[0], activation=jnp.tanh),
+        composed=True,
+    ),
+    Entry(
+        "pooling_net-mean",
+        sqx.pooling_net,
+        lambda: sqx.pooling_net(3, 5, 2, KEYS[0], activation=jax.nn.gelu),
+        composed=True,
+    ),
     Entry(
         "pooling_net-max",
         sqx.pooling_net,
         lambda: sqx.pooling_net(3, 5, 2, KEYS[0], pool="max"),
         variant_of="pooling_net-mean",
+        composed=True,
     ),
 ]

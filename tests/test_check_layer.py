@@ -282,7 +282,7 @@ class OwnWithAttention(sqx.SequenceLayer):
 
 def test_a_layer_that_contains_attention():
     layer = OwnWithAttention()
-    check_layer(layer, promises=["modes", "resets", "transforms"])
+    check_layer(layer, promises=["modes", "resets"])
     xs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     whole = layer(xs)
     for state in (layer.init_state(), sqx.with_capacity(layer.init_state(), 9)):

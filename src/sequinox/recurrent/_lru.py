@@ -39,7 +39,7 @@ class LRU(DiagonalRecurrence):
         >>> lru = sqx.LRU(3, 5, jax.random.key(0), r_min=0.9, r_max=0.99)
         >>> ys, state = lru.unroll(jnp.ones((2, 7, 3)))
         >>> ys.shape, state.re.shape
-        ((2, 7, 3), (2, 5))
+        ((2, 7, 5), (2, 5))
         >>> bool((lru.radius < 1).all())
         True
 
