@@ -12,7 +12,7 @@ import jaxtyping
 import pytest
 
 if (0, 10) <= jax.__version_info__ < (0, 11):
-    # XLA's older code generator for CPUs compiles three times as fast, and a quarter less time goes where a program is
+    # XLA's older code generator for CPUs compiles three times as fast, and a fifth less time goes where a program is
     # not split for several compilers (two workers keep two cores busy). Later versions do not know the first flag.
     quick = " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + quick
