@@ -3,13 +3,16 @@
 jaxtyping's import hook checks the shapes and types of the whole package meanwhile (`addopts` in pyproject.toml).
 """
 
+import contextlib
 import gc
 import os
 import pathlib
+from typing import Any
 
 import jax
 import jaxtyping
 import pytest
+from workers import ByGroup
 
 if (0, 10) <= jax.__version_info__ < (0, 11):
     # XLA's older code generator for CPUs compiles three times as fast, and a fifth less time goes where a program is
@@ -17,8 +20,35 @@ if (0, 10) <= jax.__version_info__ < (0, 11):
     quick = " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + quick
 
+# Four devices, for the tests of training on several; everything else runs on the first.
+jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@contextlib.contextmanager
+def unoptimised_programs():
+    """XLA leaves out most of its optimisations, here and in processes that are started meanwhile."""
+    name, before = "JAX_DISABLE_MOST_OPTIMIZATIONS", jax.config.read("jax_disable_most_optimizations")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name, "1")
+        jax.config.update(name.lower(), True)
+        try:
+            yield
+        finally:
+            jax.config.update(name.lower(), before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Layers that stand in tables of cases are made while tests are collected, by every worker."""
+    with unoptimised_programs():
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup | None:
+    return ByGroup(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,10 +67,8 @@ def compiled_programs_are_let_go():
 @pytest.fixture(scope="module")
 def quick_compilation():
     """Compiles without most optimisations: for suites that compile much and compute little."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with unoptimised_programs():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -46,8 +46,16 @@ class Entry:
     variant_of: str | None = None
     """The entry that stands for the same class in full; this one has other options of it."""
 
+    further: bool = False
+    """One more of its class or model, beside the main entry; it leaves no promise to that."""
+
     composed: bool = False
     """Made of layers that are in the table themselves."""
+
+    @property
+    def main(self) -> bool:
+        """Whether it stands for its class or model in every run of the tests, and not in the thorough one alone."""
+        return self.variant_of is None and not self.further
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -9,11 +9,33 @@ from jaxtyping import config
 from sequinox.testing._check import PROMISES
 from sequinox.testing._probe import Probe, make_probe, strict
 
+DEAR = ("modes", "dtypes", "transforms")
+"""Promises that take four fifths of the time."""
+
+REPRESENTATIVES = (
+    *("RNN-tanh-fused", "GRU-fused", "LSTM-fused", "RWA", "RDA", "MinGRU", "LRU"),
+    *("Conv1d-grouped-normed", "TemporalBlock", "FIR", "LMS", "RunningMean"),
+    *("MHSA-causal", "MHCA", "AddPositions"),
+    *("Dense", "PerSample-LayerNorm", "Dropout-inference", "LastStep", "MeanOverTime"),
+    *("Bidirectional", "Residual-projected", "recurrent_net"),
+)
+"""Entries that are checked against the dear promises in every run: of each way to remember, and to compose, some."""
+
+
+def quick(entry: Entry, promise: str) -> bool:
+    """Whether the promise is checked in every run of the tests; what is not is marked `thorough`."""
+    return entry.main and (promise not in DEAR or entry.name in REPRESENTATIVES)
+
 
 def cases(entries: list[Entry]) -> list[Any]:
     """Every entry with every promise that it does not leave out, entry by entry."""
     return [
-        pytest.param(entry, promise, id=f"{entry}-{promise}")
+        pytest.param(
+            entry,
+            promise,
+            id=f"{entry}-{promise}",
+            marks=() if quick(entry, promise) else pytest.mark.thorough,
+        )
         for entry in entries
         for promise in PROMISES
         if promise not in entry.left_out

@@ -143,7 +143,7 @@ CELLS = [
         variant_of="RNN-tanh-fused",
     ),
     Entry("GRU-fused", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], implementation="fused")),
-    Entry("GRU-scan", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], implementation="scan")),
+    Entry("GRU-scan", sqx.GRU, lambda: sqx.GRU(3, 5, KEYS[0], implementation="scan"), further=True),
     Entry("LSTM-fused", sqx.LSTM, lambda: sqx.LSTM(3, 5, KEYS[0], implementation="fused")),
     Entry(
         "LSTM-without-peepholes-fused",
@@ -152,8 +152,8 @@ CELLS = [
         variant_of="LSTM-fused",
     ),
     Entry("LeakyCell-fused", sqx.RecurrentCell, lambda: LeakyCell(3, 5, KEYS[0], implementation="fused")),
-    Entry("LeakyCell-scan", sqx.RecurrentCell, lambda: LeakyCell(3, 5, KEYS[0], implementation="scan")),
-    Entry("Smoother", sqx.RecurrentCell, lambda: Smoother(3)),
+    Entry("LeakyCell-scan", sqx.RecurrentCell, lambda: LeakyCell(3, 5, KEYS[0], implementation="scan"), further=True),
+    Entry("Smoother", sqx.RecurrentCell, lambda: Smoother(3), further=True),
 ]
 
 LAYERS = [
@@ -165,15 +165,21 @@ LAYERS = [
         variant_of="Dense",
     ),
     Entry("Dropout-inference", sqx.Dropout, lambda: sqx.Dropout(0.5, inference=True)),
-    Entry("Dropout-training", sqx.Dropout, lambda: sqx.Dropout(0.5), key=KEYS[3]),
+    Entry("Dropout-training", sqx.Dropout, lambda: sqx.Dropout(0.5), key=KEYS[3], further=True),
     Entry("PerSample-LayerNorm", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.LayerNorm(3))),
-    Entry("PerSample-Linear", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.Linear(3, 2, key=KEYS[0]))),
-    Entry("PerSample-Embedding", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.Embedding(4, 3, key=KEYS[0])), n_in=4),
-    Entry("PerSample-tanh", sqx.PerSample, lambda: sqx.PerSample(jnp.tanh), n_in=3),
+    Entry("PerSample-Linear", sqx.PerSample, lambda: sqx.PerSample(eqx.nn.Linear(3, 2, key=KEYS[0])), further=True),
+    Entry(
+        "PerSample-Embedding",
+        sqx.PerSample,
+        lambda: sqx.PerSample(eqx.nn.Embedding(4, 3, key=KEYS[0])),
+        n_in=4,
+        further=True,
+    ),
+    Entry("PerSample-tanh", sqx.PerSample, lambda: sqx.PerSample(jnp.tanh), n_in=3, further=True),
     Entry("LastStep", sqx.LastStep, lambda: sqx.LastStep(3)),
     Entry("MeanOverTime", sqx.MeanOverTime, lambda: sqx.MeanOverTime(3)),
     Entry("PeakHold", sqx.SequenceLayer, lambda: PeakHold(3)),
-    Entry("RunningSum", sqx.SequenceLayer, lambda: RunningSum(3)),
+    Entry("RunningSum", sqx.SequenceLayer, lambda: RunningSum(3), further=True),
 ]
 
 COMPOSED = [
@@ -190,11 +196,13 @@ COMPOSED = [
         lambda: sqx.Sequential([eqx.nn.Embedding(4, 3, key=KEYS[0]), sqx.RNN(3, 5, KEYS[1])]),
         n_in=4,
         composed=True,
+        further=True,
     ),
     Entry(
         "Sequential-last",
         sqx.Sequential,
         lambda: sqx.Sequential([sqx.RNN(3, 5, KEYS[0]), sqx.LastStep(), sqx.Dense(5, 2, KEYS[1])]),
+        further=True,
     ),
     Entry(
         "Sequential-nested-mean",
@@ -207,12 +215,14 @@ COMPOSED = [
             ]
         ),
         composed=True,
+        further=True,
     ),
     Entry(
         "Sequential-pool-only",
         sqx.Sequential,
         lambda: sqx.Sequential([sqx.Dense(3, 5, KEYS[0]), sqx.MeanOverTime()]),
         composed=True,
+        further=True,
     ),
     Entry(
         "Bidirectional",
@@ -223,6 +233,7 @@ COMPOSED = [
         "Bidirectional-pooling",
         sqx.Bidirectional,
         lambda: sqx.Bidirectional(gru_last(5, KEYS[0]), sqx.Sequential([sqx.RNN(3, 6, KEYS[1]), sqx.MeanOverTime()])),
+        further=True,
     ),
     Entry(
         "Bidirectional-nested",
@@ -234,6 +245,7 @@ COMPOSED = [
             PeakHold(3),
         ),
         composed=True,
+        further=True,
     ),
     Entry(
         "Bidirectional-tokens",
@@ -244,6 +256,7 @@ COMPOSED = [
         ),
         n_in=4,
         composed=True,
+        further=True,
     ),
 ]
 
@@ -325,20 +338,29 @@ def attention(**options: Any) -> sqx.MultiHeadSelfAttention:
 
 
 ATTENTION = [
-    Entry("MHSA-window-bias", MHSA, lambda: MHSA(6, 2, KEYS[0], window=2, use_bias=True)),
+    Entry("MHSA-window-bias", MHSA, lambda: MHSA(6, 2, KEYS[0], window=2, use_bias=True), further=True),
     Entry("MHSA-causal", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True)),
     Entry(
         "MHSA-causal-rotary-grouped-chunked",
         MHSA,
         lambda: attention(causal=True, n_kv_heads=2, rotary=sqx.Rotary(), use_bias=True, chunk_size=3),
+        further=True,
     ),
     Entry(
         "MHSA-growing-rotary",
         MHSA,
         lambda: Growing(attention(causal=True, rotary=sqx.Rotary(100.0, interleaved=True))),
+        further=True,
     ),
-    Entry("MHSA-ring-of-three", MHSA, lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1)),
-    Entry("MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3]),
+    Entry(
+        "MHSA-ring-of-three",
+        MHSA,
+        lambda: attention(causal=True, window=3, rotary=sqx.Rotary(), n_kv_heads=1),
+        further=True,
+    ),
+    Entry(
+        "MHSA-dropout-training", MHSA, lambda: MHSA(6, 2, KEYS[0], causal=True, dropout=0.2), key=KEYS[3], further=True
+    ),
     Entry(
         "MHCA",
         MHCA,
@@ -405,6 +427,7 @@ TRANSFORMERS = [
         ),
         key=KEYS[3],
         composed=True,
+        further=True,
     ),
     Entry(
         "transformer_decoder-window",
@@ -418,6 +441,7 @@ TRANSFORMERS = [
         lambda: decoder(4, 6, 3, 5, 2, 4, KEYS[0], tokens=True, tied=True, scan_layers=True, remat=True),
         n_in=4,
         composed=True,
+        further=True,
     ),
     Entry(
         "encoder_decoder",
@@ -455,6 +479,7 @@ MODELS = [
         _net,
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", bidirectional=True),
         composed=True,
+        further=True,
     ),
     Entry(
         "recurrent_net-two-both-ways-every-sample",
@@ -476,6 +501,7 @@ MODELS = [
         lambda: _net(3, 5, 2, KEYS[0], cell="rnn", dropout=0.2),
         key=KEYS[3],
         composed=True,
+        further=True,
     ),
 ]
 

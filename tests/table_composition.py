@@ -100,8 +100,9 @@ COMPOSITION: list[Entry] = [
         sqx.Sequential,
         nested,
         composed=True,
+        further=True,
     ),
-    Entry("Parallel-sum-in-a-window", sqx.Sequential, window),
+    Entry("Parallel-sum-in-a-window", sqx.Sequential, window, further=True),
     Entry(
         "Parallel-pooling",
         sqx.Parallel,
@@ -112,12 +113,14 @@ COMPOSITION: list[Entry] = [
         "Remat-in-stretches",
         sqx.Remat,
         lambda: sqx.Remat(sqx.Sequential([sqx.LSTM(3, 5, KEYS[0]), jnp.tanh]), checkpoint_every=3),
+        further=True,
     ),
     Entry(
         "Remat-in-stretches-pooling",
         sqx.Remat,
         lambda: sqx.Remat(pooled(sqx.RNN, 5, sqx.MeanOverTime()), checkpoint_every=2),
         composed=True,
+        further=True,
     ),
     Entry("TrainedStart", sqx.TrainedStart, lambda: sqx.TrainedStart(sqx.LSTM(3, 5, KEYS[0]))),
     Entry(
@@ -127,6 +130,7 @@ COMPOSITION: list[Entry] = [
             sqx.Sequential([scan(sqx.GRU, 3, 5), sqx.Sequential([sqx.AddPositions(), scan(sqx.RNN, 5, 2)])])
         ),
         composed=True,
+        further=True,
     ),
     Entry(
         "recurrent_net-residual-norm-both-ways",
@@ -135,6 +139,7 @@ COMPOSITION: list[Entry] = [
             3, 5, 2, KEYS[0], cell="rnn", n_layers=2, bidirectional=True, residual=True, layer_norm=True
         ),
         composed=True,
+        further=True,
     ),
     Entry(
         "recurrent_encoder_decoder",

@@ -17,6 +17,7 @@ CONVOLUTION = [
             [sqx.Conv1d(3, 5, 2, KEYS[0]), sqx.Conv1d(5, 2, 2, KEYS[1], dilation=2, use_bias=False)]
         ),
         composed=True,
+        further=True,
     ),
     Entry("ConvTranspose1d", sqx.ConvTranspose1d, lambda: sqx.ConvTranspose1d(3, 2, 8, 3, KEYS[0])),
     Entry("GatedConv1d", sqx.GatedConv1d, lambda: sqx.GatedConv1d(3, 5, 2, KEYS[0])),

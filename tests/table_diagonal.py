@@ -17,7 +17,12 @@ DIAGONAL = [
         lambda: sqx.MinLSTM(N_IN, N_HIDDEN, KEYS[0], forget_bias=1.0, method="chunked"),
     ),
     Entry("LRU", sqx.LRU, lambda: sqx.LRU(N_IN, N_HIDDEN, KEYS[0], n_out=N_OUT, r_min=0.4, max_phase=3.0)),
-    Entry("LRU-associative", sqx.LRU, lambda: sqx.LRU(N_IN, N_HIDDEN, KEYS[0], n_out=N_OUT, method="associative")),
+    Entry(
+        "LRU-associative",
+        sqx.LRU,
+        lambda: sqx.LRU(N_IN, N_HIDDEN, KEYS[0], n_out=N_OUT, method="associative"),
+        further=True,
+    ),
     Entry("OnePole", sqx.OnePole, lambda: sqx.OnePole(N_IN, [0.9, 0.5, -0.3], [0.2, 0.7, 1.1])),
     Entry("StateSpace", sqx.StateSpace, lambda: sqx.StateSpace(A, B, C, D, implementation="fused")),
     Entry(

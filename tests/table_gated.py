@@ -10,7 +10,7 @@ import sequinox as sqx
 def lstm(name: str, implementation: Any = "scan", **options: Any) -> Entry:
     make = lambda: sqx.LSTM(3, 5, KEYS[0], implementation=implementation, **options)
     full = None if name == "FGR" else "LSTM-fused"
-    return Entry(f"LSTM-{name}-{implementation}", sqx.LSTM, make, variant_of=full)
+    return Entry(f"LSTM-{name}-{implementation}", sqx.LSTM, make, variant_of=full, further=full is None)
 
 
 GATED: list[Entry] = [
@@ -26,6 +26,7 @@ GATED: list[Entry] = [
         "GRU-reset-after-normed-fused",
         sqx.GRU,
         lambda: sqx.GRU(3, 5, KEYS[0], reset_after=True, layer_norm=True, implementation="fused"),
+        further=True,
     ),
     Entry(
         "GRU-reset-after-scan",

@@ -24,7 +24,9 @@ def weight_drop(inference: bool) -> Any:
 
 REGULARISERS = [
     Entry("Zoneout-inference", sqx.Zoneout, lambda: sqx.Zoneout(sqx.LSTM(3, 5, KEYS[0]), RATES, inference=True)),
-    Entry("Zoneout-of-RecurrentDropout-training", sqx.Zoneout, lambda: nested("fused", False), key=KEYS[3]),
+    Entry(
+        "Zoneout-of-RecurrentDropout-training", sqx.Zoneout, lambda: nested("fused", False), key=KEYS[3], further=True
+    ),
     Entry(
         "RecurrentDropout-inference",
         sqx.RecurrentDropout,
@@ -35,11 +37,18 @@ REGULARISERS = [
         sqx.RecurrentDropout,
         lambda: sqx.RecurrentDropout(sqx.GRU(3, 5, KEYS[0], implementation="scan"), 0.3),
         key=KEYS[3],
+        further=True,
     ),
     Entry(
         "VariationalDropout-inference", sqx.VariationalDropout, lambda: sqx.VariationalDropout(0.5, 3, inference=True)
     ),
-    Entry("VariationalDropout-training", sqx.VariationalDropout, lambda: sqx.VariationalDropout(0.5, 3), key=KEYS[3]),
+    Entry(
+        "VariationalDropout-training",
+        sqx.VariationalDropout,
+        lambda: sqx.VariationalDropout(0.5, 3),
+        key=KEYS[3],
+        further=True,
+    ),
     Entry("WeightDrop-inference", sqx.WeightDrop, lambda: weight_drop(True)),
-    Entry("WeightDrop-training", sqx.WeightDrop, lambda: weight_drop(False), key=jax.random.key(5)),
+    Entry("WeightDrop-training", sqx.WeightDrop, lambda: weight_drop(False), key=jax.random.key(5), further=True),
 ]

@@ -40,7 +40,10 @@ MODELS = {
     "ring": network(sqx.AddPositions(), attention(window=3)),
     "rotary": network(attention(rotary=sqx.Rotary()), attention(n_kv_heads=1)),
 }
-every_model = pytest.mark.parametrize("name", MODELS)
+thorough = pytest.mark.thorough
+every_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("GRU", "attention") else thorough) for name in MODELS]
+)
 
 
 @eqx.filter_jit
@@ -105,6 +108,7 @@ def test_greedy_equals_a_loop_of_forward_in_ragged_batches(name: str):
         check_row(found, i, greedy(model, real(i), 6))
 
 
+@thorough
 @pytest.mark.parametrize("name", ["ring"])
 def test_a_row_alone_gives_what_it_gives_in_a_batch(name: str):
     model = MODELS[name]
@@ -248,7 +252,14 @@ def test_double_and_half_precision():
 
 
 @pytest.mark.parametrize(
-    ("name", "capacity"), [("GRU", None), ("ring", None), ("attention", None), ("attention", 2), ("rotary", 70)]
+    ("name", "capacity"),
+    [
+        ("GRU", None),
+        pytest.param("ring", None, marks=thorough),
+        ("attention", None),
+        ("attention", 2),
+        pytest.param("rotary", 70, marks=thorough),
+    ],
 )
 def test_goes_on_from_a_state(name: str, capacity: int | None):
     model = MODELS[name]
@@ -265,7 +276,7 @@ def test_goes_on_from_a_state(name: str, capacity: int | None):
     np.testing.assert_array_equal(traced.tokens, found.tokens)
 
 
-@pytest.mark.parametrize("options", [{}, {"n_beams": 3, "stop": 1}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"n_beams": 3, "stop": 1}, marks=thorough)])
 def test_looks_at_a_memory(options: dict):
     model = network(sqx.GRU(D, D, KEYS[0]), sqx.MultiHeadCrossAttention(D, 2, KEYS[1], d_memory=3))
     memory = 3 * jax.random.normal(KEYS[2], (3, 4, 3))
@@ -280,6 +291,7 @@ def test_looks_at_a_memory(options: dict):
             assert log_p[i].argmax(-1).tolist() == new
 
 
+@thorough
 def test_transformers():
     model = sqx.transformer_decoder(V, D, 2, D, 2, V, KEYS[5], tokens=True, tied=True, scan_layers=True, dropout=0.1)
     found = generate(model, PROMPT, 4, mask=MASK)
@@ -318,12 +330,12 @@ def distribution(log_p: np.ndarray, temperature: float, top_k: int | None, top_p
     ("temperature", "top_k", "top_p"),
     [
         (1.0, None, None),
-        (0.6, None, None),
-        (2.5, 3, None),
+        pytest.param(0.6, None, None, marks=thorough),
+        pytest.param(2.5, 3, None, marks=thorough),
         (1.5, None, 0.7),
         (2.0, 4, 0.8),
-        (2.0, 9, 1.0),
-        (1.0, 1, None),
+        pytest.param(2.0, 9, 1.0, marks=thorough),
+        pytest.param(1.0, 1, None, marks=thorough),
         (1.0, None, 1e-6),
     ],
 )
@@ -366,7 +378,7 @@ def test_draws_do_not_depend_on_other_rows_or_on_padding():
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, -0.5, 3.0])
 @pytest.mark.parametrize("stop", [None, 0, 1, 2])
-@pytest.mark.parametrize("cell", ["GRU", "attention"])
+@pytest.mark.parametrize("cell", ["GRU", pytest.param("attention", marks=thorough)])
 def test_enough_beams_find_the_best_of_all(cell: str, stop: int | None, penalty: float):
     n_tokens, n_new = 3, 3
     middle = sqx.GRU(D, D, KEYS[0]) if cell == "GRU" else attention(rotary=sqx.Rotary())
@@ -387,12 +399,12 @@ def test_enough_beams_find_the_best_of_all(cell: str, stop: int | None, penalty:
     ("name", "n_beams", "penalty", "stop"),
     [
         ("LSTM", 1, 0.0, 2),
-        ("rotary", 1, 0.0, 2),
+        pytest.param("rotary", 1, 0.0, 2, marks=thorough),
         ("ring", 2, 1.0, 3),
         ("GRU", 3, 0.0, None),
         ("attention", 3, 1.0, None),
-        ("LSTM", 4, 2.0, 1),
-        ("rotary", 4, 2.0, 1),
+        pytest.param("LSTM", 4, 2.0, 1, marks=thorough),
+        pytest.param("rotary", 4, 2.0, 1, marks=thorough),
     ],
 )
 def test_beams_equal_plain_beam_search(name: str, n_beams: int, penalty: float, stop: int | None):

@@ -1,12 +1,19 @@
 """The table of layers is complete."""
 
+import collections
+import functools
+import importlib
 import inspect
+import pathlib
 from typing import Any
 
 import jax
 import pytest
+from entry import COMPOSED
+from promises import REPRESENTATIVES
 from table import TABLE, Growing, Remembering
 from table_composition import Reading
+from workers import group
 
 import sequinox as sqx
 import sequinox.attention
@@ -15,6 +22,7 @@ import sequinox.filters
 import sequinox.layers
 import sequinox.models
 import sequinox.recurrent
+from sequinox.testing._check import PROMISES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -56,15 +64,50 @@ def test_the_search_finds_them():
     ]
 
 
+@functools.cache
+def classes_of_main_entries() -> list[type]:
+    main = [entry for entry in TABLE if entry.main]
+    return [entry.of if inspect.isclass(entry.of) else type(unwrapped(entry.make())) for entry in main]
+
+
 @pytest.mark.parametrize("layer", public_layers(), ids=lambda c: c.__name__)
 def test_every_public_layer_has_an_entry(layer: type):
-    made = [entry.of if inspect.isclass(entry.of) else type(unwrapped(entry.make())) for entry in TABLE]
-    assert layer in made, f"{layer.__name__} is missing from tests/table.py"
+    assert layer in classes_of_main_entries(), f"{layer.__name__} is missing from tests/table.py"
 
 
 @pytest.mark.parametrize("function", model_functions(), ids=lambda f: f.__name__)
 def test_every_model_has_an_entry(function: Any):
     assert any(entry.of is function for entry in TABLE), f"{function.__name__} is missing from tests/table.py"
+
+
+def test_every_class_and_every_model_has_one_main_entry():
+    """Of what has entries; that everything public has one is tested above."""
+    counts = collections.Counter(entry.of for entry in TABLE if entry.main)
+    assert {subject.__name__: n for subject, n in counts.items() if n > 1} == {}
+    assert {entry.of for entry in TABLE} == set(counts)
+
+
+def test_quick_and_thorough_tests_check_every_promise():
+    """All cases of all files of promises, counted anew: every entry with all promises but those it says it leaves."""
+    found = collections.Counter()
+    quick = collections.defaultdict(set)
+    for path in sorted(pathlib.Path(__file__).parent.glob("test_promises_*.py")):
+        (mark,) = importlib.import_module(path.stem).test_promise.pytestmark
+        for case in mark.args[1]:
+            entry, promise = case.values
+            found[entry.name, promise] += 1
+            assert group(f"tests/{path.name}::test_promise[{case.id}]") == entry.name  # for one worker
+            if not any(each.name == "thorough" for each in case.marks):
+                quick[entry.name].add(promise)
+    assert found == {(entry.name, p): 1 for entry in TABLE for p in set(PROMISES) - set(entry.left_out)}
+
+    main = [entry for entry in TABLE if entry.main]
+    assert set(quick) == {entry.name for entry in main}
+    for entry in main:  # what stands for a class leaves a promise to others only where it is made of them
+        assert set(entry.left_out) == (set(COMPOSED) if entry.composed else set())
+        dear = set() if entry.name in REPRESENTATIVES else {"modes", "dtypes", "transforms"}
+        assert quick[entry.name] == set(PROMISES) - set(entry.left_out) - dear
+    assert set(REPRESENTATIVES) <= {entry.name for entry in main}
 
 
 def test_every_public_name_stands_at_the_top_and_in_its_subpackage():

@@ -2,6 +2,8 @@
 
 import pathlib
 import re
+import shlex
+import tomllib
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -26,6 +28,14 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert body is not None
     assert body[1].strip() == commands()[1]
     assert re.search(r'^stage "tests" tests$', script, re.MULTILINE)
+
+
+def test_ci_runs_the_tests_that_this_command_leaves_out():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert shlex.split(settings["addopts"])[-2:] == ["-m", "not thorough"]
+    script = (ROOT / ".ci" / "run").read_text()
+    assert re.search(r"^thorough_tests\(\) \{\n    python -m pytest -n 2 -m thorough\n\}$", script, re.MULTILINE)
+    assert re.search(r'^stage "thorough tests" thorough_tests$', script, re.MULTILINE)
 
 
 def test_nothing_is_left_to_be_measured():

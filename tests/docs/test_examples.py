@@ -84,7 +84,15 @@ def public_names() -> dict[str, object]:
 NAMES = public_names()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def page_cases() -> list:
+    for_all = {"README.md", "docs/getting_started.md", "docs/guides/train.md"}
+    names = [str(page.relative_to(ROOT)) for page in PAGES]
+    assert for_all <= set(names)
+    marks = lambda name: () if name in for_all else pytest.mark.thorough
+    return [pytest.param(page, id=name, marks=marks(name)) for page, name in zip(PAGES, names, strict=True)]
+
+
+@pytest.mark.parametrize("page", page_cases())
 def test_page(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # where pages may leave files
     run_page(page.read_text(), str(page), "page_" + re.sub(r"\W", "_", page.stem))
@@ -170,6 +178,7 @@ def _find(path: str) -> object:
     return item
 
 
+@pytest.mark.thorough
 def test_pictures_are_what_their_scripts_draw():
     for script in (ROOT / "docs" / "figures").glob("*.py"):
         picture = script.with_suffix(".svg")

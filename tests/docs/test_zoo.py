@@ -27,6 +27,7 @@ def test_every_model_is_named():
     assert [f.__name__ for f in model_functions() if f"[sequinox.{f.__name__}]" not in PAGE] == []
 
 
+@pytest.mark.thorough
 def test_the_page_is_what_the_code_says():
     assert zoo.page() == PAGE, "run: python docs/zoo.py"
 

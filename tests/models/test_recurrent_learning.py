@@ -52,6 +52,7 @@ def trained(model: Any, n_steps: int) -> Any:
     return eqx.combine(arrays, rest)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", [False, True], ids=["vector", "attention"])
 def test_it_learns_to_reverse(attention: bool):
     net = sqx.recurrent_encoder_decoder(

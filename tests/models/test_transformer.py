@@ -13,6 +13,7 @@ import pytest
 import sequinox as sqx
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
+thorough = pytest.mark.thorough
 
 KEY = jax.random.key(0)
 encoder, decoder = sqx.transformer_encoder, sqx.transformer_decoder
@@ -150,7 +151,7 @@ def row_through_encoder(w: dict[str, np.ndarray], row: np.ndarray, n_blocks: int
     return x
 
 
-@pytest.mark.parametrize("pool", ["mean", "last", None])
+@pytest.mark.parametrize("pool", ["mean", pytest.param("last", marks=thorough), None])
 def test_a_whole_encoder_against_numpy(pool: Any):
     net = filled(encoder(*SIZES, pool=pool))
     w = {name: np.asarray(a, np.float64) for name, a in sqx.parameters(net).items()}
@@ -207,7 +208,7 @@ def test_positions_tell_the_order(positions: Any):
     assert same == (positions is None)
 
 
-@pytest.mark.parametrize("form", ["remat", "scan_layers and remat"])
+@pytest.mark.parametrize("form", [pytest.param("remat", marks=thorough), "scan_layers and remat"])
 def test_other_forms_of_the_same_network(form: str):
     """Same key, same weights, same numbers and gradients; in decoders the same stream."""
     given: Any = dict.fromkeys(form.split(" and "), True)
@@ -297,6 +298,7 @@ def test_a_tied_readout_reads_and_gives_one_matrix():
     assert not np.any(call(edited, TOKENS))
 
 
+@thorough
 def test_a_tied_readout_around_a_recurrent_network():
     gru = sqx.GRU(5, 5, KEY)
     model = sqx.TiedReadout(N_OUT, gru, jax.random.key(1))
@@ -318,7 +320,9 @@ def count_random(jaxpr: Any) -> int:
     return inner + sum(eqn.primitive.name.startswith(("random", "threefry")) for eqn in jaxpr.eqns)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True], ids=["plain", "stacked"])
+@pytest.mark.parametrize(
+    "scan_layers", [pytest.param(False, id="plain"), pytest.param(True, id="stacked", marks=thorough)]
+)
 def test_dropout_only_in_training(scan_layers: bool):
     net = decoder(*SIZES, dropout=0.5, attention_dropout=0.5, scan_layers=scan_layers)
     plain = decoder(*SIZES, scan_layers=scan_layers)
@@ -418,7 +422,7 @@ def test_without_a_source():
 @pytest.mark.parametrize(
     "options",
     [
-        {"depth": 2, "scan_layers": True, "norm": "pre", "tied": True},
+        pytest.param({"depth": 2, "scan_layers": True, "norm": "pre", "tied": True}, marks=thorough),
         {"window": 2, "positions": "rotary", "n_kv_heads": 1},
     ],
     ids=["stacked", "window"],
@@ -491,6 +495,7 @@ def train(model: Any, loss: Any, steps: int, rate: float = 1e-2) -> tuple[Any, l
     return model, values
 
 
+@thorough
 def test_it_learns_to_copy():
     """The target is the source, a token later."""
     n, key = 5, jax.random.key(3)
@@ -514,6 +519,7 @@ def test_weights_are_edited_in_place():
     assert np.array_equal(call(net, XS)[:, 1:], call(net, other)[:, 1:])
 
 
+@thorough
 def test_recurrent_layers_and_blocks_in_one_stream():
     k1, k2, k3, k4 = jax.random.split(KEY, 4)
     net = sqx.Sequential(

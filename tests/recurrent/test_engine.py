@@ -109,7 +109,9 @@ def gradients(cell: Any, xs: Any, state: Any, **flags: Any) -> Any:
     return eqx.filter_grad(lambda args: loss(*args, **flags))((cell, xs, state))
 
 
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "Own" else pytest.mark.thorough) for name in MAKE]
+)
 class TestTransformations:
     def test_reverse(self, name: str):
         fused, scan = pair(name)

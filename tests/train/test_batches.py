@@ -141,3 +141,25 @@ def test_a_state_of_other_data_is_refused_and_changes_nothing(change, message):
     assert batches.get_state() == before
     with pytest.raises(ValueError, match="state must be a dict with keys"):
         batches.set_state(None)
+
+
+@pytest.mark.parametrize(
+    ("shard", "error", "message"),
+    [
+        ((0, 2), ValueError, "divisible by the 2 processes of shard, got 3"),
+        ((3, 3), ValueError, r"shard must be \(index, count\) with index < count, got \(3, 3\)"),
+        ((0, 0), ValueError, r"shard\[1\] must be at least 1, got 0"),
+        ((-1, 3), ValueError, r"shard\[0\] must be at least 0, got -1"),
+        ((0, 1, 2), TypeError, r"shard must be a pair \(index, count\)"),
+    ],
+)
+def test_shard_is_checked(shard, error, message):
+    with pytest.raises(error, match=message):
+        Batches(np.ones(5), 3, seed=0, shard=shard)
+
+
+def test_a_process_whose_part_is_filler_alone_has_a_batch_all_the_same():
+    parts = [Batches(np.arange(1, 6), 4, seed=0, shuffle=False, shard=(i, 2)) for i in range(2)]
+    got = [[(b.data.tolist(), b.real.tolist()) for b in take(part, 2)] for part in parts]
+    assert got[0] == [([1, 2], [True, True]), ([5, 0], [True, False])]
+    assert got[1] == [([3, 4], [True, True]), ([0, 0], [False, False])]

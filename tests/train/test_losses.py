@@ -1,4 +1,4 @@
-"""Oracles are float64 loops over real entries; faults are those of facts/faults.md, "Losses" and "Numerics"."""
+"""What all losses share: sums that merge, masks, dtypes, errors. Oracles are float64 loops over real entries."""
 
 import math
 import operator
@@ -9,7 +9,17 @@ import numpy as np
 import optax
 import pytest
 
-from sequinox.train import Total, accuracy, cross_entropy, squared_error
+from sequinox.train import (
+    Total,
+    absolute_error,
+    accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    huber_error,
+    squared_error,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 BATCH, TIME, CLASSES = 3, 5, 4
 
@@ -72,12 +82,57 @@ def test_accuracy_counts_real_entries(case):
     assert float(accuracy(np.array([[np.nan, 0, 0]]), np.array([0])).total) == 0  # argmax alone would say right
 
 
-LOSSES = {"cross_entropy": cross_entropy, "squared_error": squared_error, "accuracy": accuracy}
+ELEMENTWISE = {
+    "squared_error": squared_error,
+    "absolute_error": absolute_error,
+    "huber_error": huber_error,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+LOSSES = {"cross_entropy": cross_entropy, "accuracy": accuracy, **ELEMENTWISE}
 
 
 def arguments(name, case):
     logits, labels, mask = case
-    return (logits, logits[..., ::-1].copy(), mask) if name == "squared_error" else (logits, labels, mask)
+    if name == "binary_cross_entropy":
+        return logits, (logits[..., ::-1] > 0).astype(np.float32), mask
+    return (logits, logits[..., ::-1].copy(), mask) if name in ELEMENTWISE else (logits, labels, mask)
+
+
+def by_element(name, value, target):
+    error = abs(value - target)
+    if name == "squared_error":
+        return error * error
+    if name == "absolute_error":
+        return error
+    if name == "huber_error":
+        return error * error / 2 if error <= 1 else error - 0.5
+    return math.log1p(math.exp(-value)) if target else math.log1p(math.exp(value))
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elements_are_the_loop_over_real_rows(name, case):
+    values, targets, mask = arguments(name, case)
+    loss = ELEMENTWISE[name](values, targets, mask)
+    pairs = zip(values[mask].ravel().tolist(), targets[mask].ravel().tolist(), strict=True)
+    np.testing.assert_allclose(loss.total, sum(by_element(name, *pair) for pair in pairs), rtol=1e-6)
+    assert int(loss.count) == 8 * CLASSES and loss.total.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", *ELEMENTWISE])
+def test_gradients_are_float64_differences(name, case):
+    values, targets, mask = (x[:, :2] for x in arguments(name, case))
+    ours = np.asarray(jax.jit(jax.grad(lambda x: LOSSES[name](x, targets, mask).mean))(values))
+
+    def mean(x):
+        if name == "cross_entropy":
+            return entropy_by_loop(x, targets, mask) / mask.sum()
+        return np.mean([by_element(name, *pair) for pair in zip(x[mask].ravel(), targets[mask].ravel(), strict=True)])
+
+    for i in np.ndindex(values.shape):
+        up, down = values.astype(np.float64), values.astype(np.float64)
+        up[i] += 1e-6
+        down[i] -= 1e-6
+        np.testing.assert_allclose(ours[i], (mean(up) - mean(down)) / 2e-6, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -97,11 +152,11 @@ def test_mean_of_means_over_unequal_parts_is_not_what_merges(name, case):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
-@pytest.mark.parametrize("name", ["cross_entropy", "squared_error"])
+@pytest.mark.parametrize("name", ["cross_entropy", *ELEMENTWISE])
 def test_mask_times_nan(name, bad, case):
     loss, (values, targets, mask) = LOSSES[name], arguments(name, case)
     poisoned = np.where(mask[..., None], values, np.float32(bad))
-    poisoned_targets = np.where(mask[..., None], targets, np.float32(bad)) if name == "squared_error" else targets
+    poisoned_targets = np.where(mask[..., None], targets, np.float32(bad)) if name in ELEMENTWISE else targets
     clean = loss(values, targets, mask)
     value, grad = jax.value_and_grad(lambda x: loss(x, poisoned_targets, mask).mean)(jnp.asarray(poisoned))
     assert float(value) == float(clean.mean)

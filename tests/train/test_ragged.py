@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sequinox.train import pad
+from sequinox.train import at_end, pad, unpad
 
 
 def test_rows_stand_on_the_left_and_zeros_after_them():
@@ -79,3 +79,65 @@ def test_zero_length_row_gives_finite_gradients_through_a_masked_mean():
         return jnp.sum(total / jnp.maximum(mask.sum(axis=1), 1)[:, None].astype(np.float32))
 
     assert jnp.all(jnp.isfinite(jax.grad(mean)(jnp.asarray(inputs))))
+
+
+def test_on_the_left_all_rows_end_together():
+    rng = np.random.default_rng(1)
+    sequences = [rng.normal(size=(n, 3)) for n in (2, 0, 4)]
+    inputs, mask = pad(sequences, 5, side="left")
+    for row, real, sequence in zip(inputs, mask, sequences, strict=True):
+        n = len(sequence)
+        assert real.tolist() == [False] * (5 - n) + [True] * n
+        np.testing.assert_array_equal(row[5 - n :], sequence)
+        assert not row[: 5 - n].any()
+    with pytest.raises(ValueError, match="side must be 'right' or 'left', got 'top'"):
+        pad(sequences, side="top")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "bool", "complex64"])
+def test_unpad_is_the_inverse(side, dtype):
+    rng = np.random.default_rng(2)
+    sequences = [rng.integers(0, 2, size=(n, 2, 3)).astype(jnp.dtype(dtype)) for n in (3, 0, 1)]
+    for got, expected in zip(unpad(*pad(sequences, 4, side=side)), sequences, strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_unpad_closes_gaps_and_takes_pytrees_and_jax_arrays():
+    mask = np.array([[True, False, True], [False, False, False]])
+    rows = unpad({"x": jnp.arange(6).reshape(2, 3), "y": np.arange(12.0).reshape(2, 3, 2)}, jnp.asarray(mask))
+    assert rows[0]["x"].tolist() == [0, 2] and rows[0]["y"].tolist() == [[0, 1], [4, 5]]
+    assert rows[1]["x"].shape == (0,) and rows[1]["y"].shape == (0, 2)
+    assert isinstance(rows[0]["x"], np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "mask", "error", "message"),
+    [
+        (np.ones((2, 3)), np.ones((2, 4), bool), ValueError, r"axes of mask, \(2, 4\), got \(2, 3\)"),
+        (np.ones((2, 3)), np.ones((2, 3)), TypeError, r"mask must be a bool array \(batch, time\), got float64"),
+        (np.ones((2, 3)), np.ones(2, bool), ValueError, r"mask must be \(batch, time\), got shape \(2,\)"),
+        ([1, 2], np.ones((2, 3), bool), TypeError, "arrays must hold NumPy or JAX arrays, got int"),
+        (None, np.ones((2, 3), bool), ValueError, "arrays holds no array"),
+    ],
+)
+def test_unpad_names_what_came(arrays, mask, error, message):
+    with pytest.raises(error, match=message):
+        unpad(arrays, mask)
+
+
+def test_at_end_is_the_last_real_sample_behind_gaps_too():
+    mask = np.array([[True, True, False, False], [False] * 4, [False, True, False, True]])
+    targets = np.array([[1, 2], [3, 4], [5, 6]], np.int32)
+    values, places = at_end(targets, mask)
+    expected = np.zeros((3, 4, 2), np.int32)
+    expected[0, 1], expected[2, 3] = [1, 2], [5, 6]
+    np.testing.assert_array_equal(values, expected)
+    assert values.dtype == np.int32
+    assert np.argwhere(places).tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match=r"one row for each of mask's 3, got \(2,\)"):
+        at_end(np.ones(2), mask)
+    with pytest.raises(TypeError, match="targets must be a NumPy or JAX array, got list"):
+        at_end([1, 2, 3], mask)
+    assert at_end(np.ones(2), np.ones((2, 0), bool)).mask.shape == (2, 0)

@@ -20,6 +20,9 @@ _DTYPES = {
     "I32": np.int32,
     "I16": np.int16,
     "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
@@ -52,13 +55,31 @@ def read(path: str | os.PathLike, who: str) -> dict[str, np.ndarray]:
     }
 
 
-def write(arrays: Mapping[str, np.ndarray], path: str | os.PathLike, who: str) -> None:
-    """Writes a file of named arrays, whole or not at all."""
+def read_metadata(path: str | os.PathLike, who: str) -> dict[str, str]:
+    """The texts in the header of a file that `read` can read."""
+    with _package("safetensors", who).safe_open(path, framework="np") as file:
+        return file.metadata() or {}
+
+
+def holds(dtype: Any) -> bool:
+    """Whether arrays of a dtype can be written and read again."""
+    return np.dtype(dtype) in [np.dtype(known) for known in _DTYPES.values()]
+
+
+def write(
+    arrays: Mapping[str, np.ndarray],
+    path: str | os.PathLike,
+    who: str,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes a file of named arrays, and texts in its header, whole or not at all."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{who}: the file's name must end in .safetensors, got {path.name!r}")
     save = _package("safetensors.numpy", who).save
-    write_atomically(path, save(dict(arrays), metadata={"format": "pt"}))  # without it, Hugging Face refuses the file
+    write_atomically(
+        path, save(dict(arrays), metadata={"format": "pt", **(metadata or {})})
+    )  # without it, Hugging Face refuses the file
 
 
 def _package(name: str, who: str) -> Any:

@@ -1,0 +1,132 @@
+"""A trained model from a run or a file, without the script that made it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ...interop import _safetensors
+from ._describe import describe, rebuild
+from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
+from ._stored_model import find_model, public_name
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    best: bool = False,
+    averaged: bool = False,
+    trust: Any = (),
+    like: PyTree = None,
+) -> Any:
+    """The model of a run or of a file, rebuilt from its description: no script, no constructor, no pickle.
+
+    A description names classes and functions, and only those of trusted packages are looked up. Another name is an
+    error that tells it. Trust a package of your own by `trust`; what it defines is imported.
+
+    Arguments:
+        path: the `out_dir` of a run, a directory of `Checkpoints`, or a `.safetensors` file of `save_model`.
+        step: which checkpoint. Default: the last.
+        best: the best checkpoint instead, by the metric that they were kept by.
+        averaged: the average of the parameters that the optimiser kept (`with_average`), instead of the last ones.
+        trust: packages besides sequinox, equinox, jax and optax whose classes and functions may be named. A script's
+            own are in `"__main__"`. A tuple of their names.
+        like: a model of the same structure, to be filled instead of one rebuilt. It serves where the description has
+            something that cannot be written down, such as a lambda; then nothing is named, and `trust` is not needed.
+
+    Returns:
+        The model. Its arrays are on the default device, or where those of `like` are.
+
+    Raises:
+        FileNotFoundError: there is no such file, directory or checkpoint.
+        ValueError: the model cannot be rebuilt: a name that is not trusted or no longer there, a part that could not
+            be described, arrays that do not fit, no average. Or a wrong argument.
+        ImportError: for a file, without the package safetensors, which the extra `sequinox[interop]` brings.
+
+    Examples:
+        >>> import tempfile, jax, sequinox as sqx
+        >>> from sequinox.train import Checkpoints, load_model, init_train_state
+        >>> import optax
+        >>> state = init_train_state(sqx.GRU(3, 4, jax.random.key(0)), optax.sgd(0.1), jax.random.key(1))
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     with Checkpoints(directory) as checkpoints:
+        ...         checkpoints.save(state, 1)
+        ...     type(load_model(directory)).__name__
+        'GRU'
+    """
+    if not isinstance(trust, tuple | list) or not all(isinstance(name, str) for name in trust):
+        raise ValueError(f"load_model: trust must be a tuple of names of packages, got {trust!r}.")
+    stored = find_model(Path(path), step, best, "load_model", averaged=averaged)
+    model = like
+    if model is None:
+        if "structure" not in stored.description:
+            raise ValueError(
+                f"load_model: the model of {stored.where} cannot be rebuilt: {stored.description.get('undescribed')}. "
+                "Build one of the same structure and pass it: load_model(path, like=model)."
+            )
+        model = rebuild(stored.description["structure"], _blank, tuple(trust), "load_model")
+    leaves = stored_leaves(model, "like")
+    mismatches = compare_leaves(stored.leaves, describe_leaves(leaves))
+    if mismatches:
+        raise ValueError(f"load_model: {stored.where} does not fit the model:\n  " + "\n  ".join(mismatches))
+    return fill_leaves(model, stored.read(leaves))
+
+
+def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
+    """Writes a model to one `.safetensors` file: its arrays by their paths, its description in the header.
+
+    `load_model` reads it; so does every other reader of such files, which finds the weights under the names of
+    `sequinox.parameters` (`layers[0].W_z`). A kill leaves the old file or the new.
+
+    Arguments:
+        model: any PyTree whose parts have names: classes and functions at the top of a module.
+        path: of the file, ending in `.safetensors`. Its directory must be there.
+
+    Raises:
+        ValueError: for another ending, or a part that cannot be described or stored, with its path.
+        ImportError: without the package safetensors, which the extra `sequinox[interop]` brings.
+
+    Examples:
+        >>> import tempfile, jax, sequinox as sqx
+        >>> from sequinox.train import load_model, save_model
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save_model(sqx.GRU(3, 4, jax.random.key(0)), f"{directory}/gru.safetensors")
+        ...     model = load_model(f"{directory}/gru.safetensors")
+        >>> model.n_hidden
+        4
+    """
+    try:
+        structure = describe(model)
+    except ValueError as error:
+        raise ValueError(f"save_model: {error}.") from None
+    arrays, keys = {}, {}
+    for path_in, leaf in stored_leaves(model, "save_model: model").items():
+        array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+        if not _safetensors.holds(array.dtype):
+            raise ValueError(
+                f"save_model: {public_name(path_in)} has dtype {array.dtype}, which a .safetensors file cannot hold."
+            )
+        arrays[public_name(path_in)] = np.ascontiguousarray(array).reshape(array.shape)
+        if is_key(leaf):
+            keys[path_in] = str(leaf.dtype)
+    metadata = {"sequinox": json.dumps({"structure": structure, "keys": keys})}
+    _safetensors.write(arrays, path, "save_model", metadata)
+
+
+def _blank(kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """What stands for an array until it is read."""
+    if kind == "numpy":
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    if kind == "key":
+        return jax.ShapeDtypeStruct(shape, jax.random.key(0, impl=dtype).dtype)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ValueError(
+            f"load_model: the model has an array of {dtype}, which needs JAX's 64-bit mode: "
+            'jax.config.update("jax_enable_x64", True).'
+        )
+    return jax.ShapeDtypeStruct(shape, dtype)

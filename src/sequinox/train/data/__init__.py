@@ -1,0 +1,1 @@
+"""Ragged data: padded, in buckets, packed, in windows."""

@@ -1,0 +1,147 @@
+"""Batches of arrays that lie in memory: one shape, an exact order, a position that can be saved."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree
+
+from .._arguments import check_integer
+from ._order import EpochSource, check_shard, epoch_order, shard_rows
+
+
+class Batch(NamedTuple):
+    """Rows of a data set, always the same number.
+
+    The last batch of an epoch is filled up with rows of zeros (False in a mask), marked in `real`: a whole
+    epoch has one compiled shape. A loss leaves the filler out by `mask & real[:, None]`, or by `real` itself
+    where there is one target for a row.
+
+    Attributes:
+        data: the PyTree given, each leaf `(batch_size, ...)`.
+        real: `(batch_size,)` bool, False on filler.
+    """
+
+    data: Any
+    real: Any
+
+
+class Batches(EpochSource):
+    """Endless shuffled batches over epochs, in grain's iterator protocol.
+
+    The order is a pure function of `(seed, epoch)`, so a position is two numbers and restoring it is exact
+    anywhere, also at an epoch's end.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import Batches
+        >>> batches = Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
+        >>> [next(batches).data["x"].tolist() for _ in range(4)]
+        [[0, 1], [2, 3], [4, 0], [0, 1]]
+        >>> batches.get_state()["epoch"], batches.get_state()["position"]
+        (1, 1)
+    """
+
+    def __init__(self, arrays: PyTree, batch_size: int, *, seed: int, shuffle: bool = True, shard: Any = (0, 1)):
+        """Takes the arrays as they are, without a copy.
+
+        Arguments:
+            arrays: a PyTree of arrays with one leading axis (None is allowed beside them). They stay on the host.
+            batch_size: rows in every batch, those of all processes together; it may exceed the number of rows.
+            seed: of the shuffling, a non-negative integer. No default: an order nobody chose cannot be repeated.
+            shuffle: a new order each epoch. Default: True, as sorted data make poor gradients.
+            shard: `(index, count)`: process `index` of `count` yields its part of every batch, a contiguous
+                `batch_size / count` rows. Default: `(0, 1)`, whole batches.
+
+        Raises:
+            TypeError: a leaf is not an array; `batch_size` or `seed` is not an integer; `shard` is not a pair of them.
+            ValueError: no arrays, no rows, different leading axes; `batch_size < 1`, or not divisible by the number of
+                processes; `seed < 0`.
+        """
+        self._arrays, self._n_rows = _check_arrays("Batches", arrays)
+        self._batch_size = check_integer("Batches", "batch_size", batch_size, 1)
+        self._seed = check_integer("Batches", "seed", seed, 0)
+        self._shuffle = bool(shuffle)
+        self._part = shard_rows("Batches", self._batch_size, check_shard("Batches", shard))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one epoch, the filled one included."""
+        return -(-self._n_rows // self._batch_size)
+
+    def _plan(self, epoch: int) -> np.ndarray:
+        return epoch_order(self._n_rows, self._seed, epoch, self._shuffle)
+
+    def _n_steps(self, plan: Any) -> int:
+        return self.steps_per_epoch
+
+    def _make(self, plan: np.ndarray, position: int) -> Batch:
+        start = position * self._batch_size
+        rows = plan[start : start + self._batch_size][self._part]
+        return _take(self._arrays, rows, self._part.stop - self._part.start)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "n_rows": self._n_rows,
+            "batch_size": self._batch_size,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
+
+
+def epoch_batches(arrays: PyTree, batch_size: int) -> Iterator[Batch]:
+    """One pass in order, for evaluation; the last batch is filled up as in `Batches`.
+
+    Arguments:
+        arrays: a PyTree of arrays with one leading axis.
+        batch_size: rows in every batch.
+
+    Returns:
+        An iterator of `Batch`. Wrong arguments are reported at the call, not at the first batch.
+
+    Raises:
+        TypeError: as `Batches`.
+        ValueError: as `Batches`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import epoch_batches
+        >>> [batch.real.tolist() for batch in epoch_batches(np.arange(3), 2)]
+        [[True, True], [True, False]]
+    """
+    checked, n_rows = _check_arrays("epoch_batches", arrays)
+    size = check_integer("epoch_batches", "batch_size", batch_size, 1)
+    rows = np.arange(n_rows)
+    return (_take(checked, rows[start : start + size], size) for start in range(0, n_rows, size))
+
+
+def _check_arrays(name: str, arrays: PyTree) -> tuple[PyTree, int]:
+    leaves = jtu.tree_leaves_with_path(arrays)
+    if not leaves:
+        raise ValueError(f"{name}: arrays holds no array.")
+    rows: dict[str, int] = {}
+    for path, leaf in leaves:
+        where = f"arrays{jtu.keystr(path)}"
+        if not eqx.is_array(leaf):
+            raise TypeError(f"{name}: {where} must be an array, got {type(leaf).__name__}.")
+        if leaf.ndim == 0:
+            raise ValueError(f"{name}: {where} must have a leading axis of rows, got a 0-d array.")
+        rows[where] = leaf.shape[0]
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"{name}: all arrays must have the same number of rows, got {rows}.")
+    n_rows = next(iter(rows.values()))
+    if n_rows == 0:
+        raise ValueError(f"{name}: arrays has no rows.")
+    return jax.tree.map(np.asarray, arrays), n_rows
+
+
+def _take(arrays: PyTree, rows: np.ndarray, size: int) -> Batch:
+    def take(array: np.ndarray) -> np.ndarray:
+        out = np.zeros((size, *array.shape[1:]), array.dtype)
+        out[: len(rows)] = array[rows]
+        return out
+
+    return Batch(jax.tree.map(take, arrays), np.arange(size) < len(rows))

@@ -1,0 +1,229 @@
+"""Datasets of grain behind the functions in `_grain`. Only there is this imported: grain is optional."""
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+
+from ._at_end import AtEnd
+from ._buckets import padded_batch, pass_leftovers
+from ._grain import ragged
+from ._layout import Piece, lay_out
+from ._sequence_batch import SequenceBatch
+
+# Restoring, elements this near are read on to, others sought: a prefetching parent reads about as many ahead each time.
+_NEAR = 500
+
+
+class _Held(NamedTuple):
+    """An element that is not through yet: its number in the stream, and the parent's state before it."""
+
+    number: int
+    state: Any
+    element: Any
+
+    def place(self) -> dict[str, Any]:
+        return {"number": self.number, "parent": copy.deepcopy(self.state)}
+
+
+class _HoldingIterator(grain.DatasetIterator):
+    """An iterator that holds elements of its parent, and reads them again when it is restored."""
+
+    _n_read = 0
+
+    def _read(self) -> _Held:
+        state = copy.deepcopy(self._parent.get_state())
+        held = _Held(self._n_read, state, next(self._parent))
+        self._n_read += 1
+        return held
+
+    def _reading_state(self) -> dict[str, Any]:
+        return {"parent": self._parent.get_state(), "n_read": self._n_read}
+
+    def _reread(self, state: Any, places: Sequence[Any]) -> dict[int, _Held]:
+        """The elements held at `places`, by number; the parent then stands where `state` says."""
+        found: dict[int, _Held] = {}
+        here = -_NEAR - 1
+        for place in sorted(places, key=lambda place: place["number"]):
+            number, before = place["number"], place["parent"]
+            if number - here > _NEAR:
+                self._parent.set_state(copy.deepcopy(before))
+                here = number
+            for _ in range(here, number):
+                next(self._parent)
+            found[number] = _Held(number, copy.deepcopy(before), next(self._parent))
+            here = number + 1
+        self._parent.set_state(copy.deepcopy(state["parent"]))
+        self._n_read = state["n_read"]
+        return found
+
+
+class BucketsDataset(grain.IterDataset):
+    """See `grain_buckets`."""
+
+    def __init__(self, parent: Any, lengths: list[int], rows: list[int], parts: list[slice], per: str | None):
+        super().__init__(parent)
+        self._arguments = lengths, rows, parts, per
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _BucketsIterator(self._parent.__iter__(), *self._arguments)
+
+    def __str__(self) -> str:
+        return f"BucketsDataset(lengths={self._arguments[0]}, rows={self._arguments[1]})"
+
+
+class _BucketsIterator(_HoldingIterator):
+    def __init__(
+        self, parent: grain.DatasetIterator, lengths: list[int], rows: list[int], parts: list[slice], per: str | None
+    ):
+        super().__init__(parent)
+        self._lengths, self._rows, self._parts, self._per = lengths, rows, parts, per
+        self._waiting: list[list[_Held]] = [[] for _ in lengths]
+        self._n_last = 0  # batches yielded since the stream ended
+
+    def __next__(self) -> SequenceBatch:
+        while True:
+            try:
+                held = self._read()
+            except StopIteration:
+                break
+            bucket = self._bucket(held.element)
+            self._waiting[bucket].append(held)
+            if len(self._waiting[bucket]) == self._rows[bucket]:
+                full, self._waiting[bucket] = self._waiting[bucket], []
+                return self._batch(bucket, full)
+        last = self._last_batches()
+        if self._n_last == len(last):
+            raise StopIteration
+        self._n_last += 1
+        return self._batch(*last[self._n_last - 1])
+
+    def _bucket(self, element: Any) -> int:
+        data = ragged("grain_buckets", [element], self._per)
+        data.check_longest("grain_buckets", self._lengths[-1], "the largest bucket")
+        return int(np.searchsorted(self._lengths, data.lengths[0]))
+
+    def _last_batches(self) -> list[tuple[int, list[_Held]]]:
+        plan = pass_leftovers(self._lengths, self._rows, np.array([len(waiting) for waiting in self._waiting]))
+        batches, rest = [], []
+        for bucket, (rows, n) in enumerate(zip(self._rows, plan.batches, strict=True)):
+            rest = rest + self._waiting[bucket]
+            batches += [(bucket, rest[i * rows : (i + 1) * rows]) for i in range(n)]
+            rest = rest[n * rows :]
+        return batches
+
+    def _batch(self, bucket: int, held: list[_Held]) -> SequenceBatch:
+        data, part = ragged("grain_buckets", [each.element for each in held], self._per), self._parts[bucket]
+        return padded_batch(data, np.arange(len(held))[part], part.stop - part.start, self._lengths[bucket])
+
+    def get_state(self) -> dict[str, Any]:
+        waiting = [[held.place() for held in bucket] for bucket in self._waiting]
+        return {**self._reading_state(), "waiting": waiting, "n_last": self._n_last}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        found = self._reread(state, [place for bucket in state["waiting"] for place in bucket])
+        self._waiting = [[found[place["number"]] for place in bucket] for bucket in state["waiting"]]
+        self._n_last = state["n_last"]
+
+    def __str__(self) -> str:
+        return f"BucketsIterator(lengths={self._lengths}, rows={self._rows})"
+
+
+class WindowsDataset(grain.IterDataset):
+    """See `grain_windows`."""
+
+    def __init__(self, parent: Any, batch_size: int, length: int, per: str | None):
+        super().__init__(parent)
+        self._arguments = batch_size, length, per
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _WindowsIterator(self._parent.__iter__(), *self._arguments)
+
+    def __str__(self) -> str:
+        return f"WindowsDataset(batch_size={self._arguments[0]}, length={self._arguments[1]})"
+
+
+class _WindowsIterator(_HoldingIterator):
+    def __init__(self, parent: grain.DatasetIterator, batch_size: int, length: int, per: str | None):
+        super().__init__(parent)
+        self._batch_size, self._length, self._per = batch_size, length, per
+        # Each lane's unfinished sequence, and how many of its samples are through.
+        self._lanes: list[tuple[_Held, int] | None] = [None] * batch_size
+
+    def __next__(self) -> SequenceBatch:
+        lanes, elements, pieces = list(self._lanes), [], []
+        for row in range(self._batch_size):
+            at = 0
+            while at < self._length:
+                try:
+                    held, start = lanes[row] or (self._read(), 0)
+                except StopIteration:
+                    break
+                total = self._total(held.element)
+                stop = min(total, start + self._length - at)
+                if stop > start:
+                    pieces.append(Piece(row, at, len(elements), start, stop, start == 0, stop == total))
+                    elements.append(held.element)
+                lanes[row] = (held, stop) if stop < total else None
+                at += stop - start
+        if not pieces:
+            raise StopIteration
+        self._lanes = lanes
+        return lay_out(ragged("grain_windows", elements, self._per), pieces, self._batch_size, self._length)
+
+    def _total(self, element: Any) -> int:
+        data = ragged("grain_windows", [element], self._per)
+        data.check_ends("grain_windows")
+        return int(data.lengths[0])
+
+    def get_state(self) -> dict[str, Any]:
+        lanes = [None if lane is None else {**lane[0].place(), "n_through": lane[1]} for lane in self._lanes]
+        return {**self._reading_state(), "lanes": lanes}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        found = self._reread(state, [lane for lane in state["lanes"] if lane is not None])
+        held = lambda lane: None if lane is None else (found[lane["number"]], lane["n_through"])
+        self._lanes = [held(lane) for lane in state["lanes"]]
+
+    def __str__(self) -> str:
+        return f"WindowsIterator(batch_size={self._batch_size}, length={self._length})"
+
+
+def packed(parent: Any, length: int, batch_size: int, seed: int, n_open: int, per: str | None) -> grain.IterDataset:
+    """See `grain_pack`."""
+    # grain packs several features side by side; as ours are equally long, each of a sequence has the same place.
+    features = {None: ("inputs",), "sample": ("inputs", "targets"), "sequence": ("inputs", "targets", "ends")}[per]
+    rows = grain.experimental.FirstFitPackIterDataset(
+        parent.map(functools.partial(_packable, length=length, per=per)),
+        length_struct=dict.fromkeys(features, length),
+        num_packing_bins=n_open,
+        seed=seed,
+        shuffle_bins=True,
+    )
+    return rows.batch(batch_size, batch_fn=functools.partial(_packed_batch, batch_size=batch_size))
+
+
+def _packable(element: Any, length: int, per: str | None) -> dict[str, np.ndarray]:
+    data = ragged("grain_pack", [element], per)
+    data.check_longest("grain_pack", length, "length")
+    data.check_ends("grain_pack")
+    total = int(data.lengths[0])
+    features = {"inputs": data.inputs[0]}
+    if data.per_sample is not None:
+        features["targets"] = data.per_sample[0]
+    elif data.per_sequence is not None:
+        batch = lay_out(data, [Piece(0, 0, 0, 0, total, True, True)], 1, total)
+        features["targets"], features["ends"] = batch.targets.values[0], batch.targets.mask[0]
+    return features
+
+
+def _packed_batch(rows: Sequence[dict[str, np.ndarray]], batch_size: int) -> SequenceBatch:
+    batch = grain.experimental.batch_and_pad(rows, batch_size=batch_size)
+    mask = batch["inputs_segment_ids"] > 0
+    targets = batch.get("targets")
+    if "ends" in batch:
+        targets = AtEnd(targets, batch["ends"])
+    return SequenceBatch(batch["inputs"], targets, mask, mask & (batch["inputs_positions"] == 0), mask.any(axis=1))

@@ -1,0 +1,126 @@
+"""What all sources of batches share: an epoch's order, its position as a few numbers, the part of a process."""
+
+from typing import Any
+
+import numpy as np
+
+from .._arguments import check_integer
+
+
+def epoch_order(n_rows: int, seed: int, epoch: int, shuffle: bool, stream: int = 0) -> np.ndarray:
+    """A permutation that depends on its arguments alone. `stream` keeps orders within one epoch apart."""
+    if not shuffle:
+        return np.arange(n_rows)
+    return np.argsort(_bits(n_rows, seed, epoch, stream), kind="stable")
+
+
+def rough_order(lengths: np.ndarray, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+    """Roughly from long to short: packs well as the exact order does, and mixes anew each epoch.
+
+    A length counts by a random factor between a half and one; without shuffling, as it is.
+    """
+    keys = lengths.astype(np.float64)
+    if shuffle:
+        keys *= 0.5 + 0.5 * (_bits(len(lengths), seed, epoch, 1) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.argsort(-keys, kind="stable")
+
+
+def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
+    # NumPy promises the raw stream of a bit generator for ever, but not what `permutation` makes of it.
+    entropy = [seed, epoch, stream] if stream else [seed, epoch]
+    return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(n)
+
+
+class EpochSource:
+    """Endless batches over epochs, in grain's iterator protocol; a base class, not public.
+
+    A subclass gives `_plan(epoch)`, a pure function of what `_identity` holds, `_n_steps(plan)` and
+    `_make(plan, position)`. A position is then two numbers, and restoring it is exact anywhere.
+    """
+
+    _epoch: int = 0
+    _position: int = 0
+    _in_hand: tuple[int, Any] | None = None  # the plan of an epoch; recomputed, never saved
+
+    def _plan(self, epoch: int) -> Any:
+        raise NotImplementedError
+
+    def _n_steps(self, plan: Any) -> int:
+        raise NotImplementedError
+
+    def _make(self, plan: Any, position: int) -> Any:
+        raise NotImplementedError
+
+    def _identity(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _plan_of(self, epoch: int) -> Any:
+        if self._in_hand is None or self._in_hand[0] != epoch:
+            self._in_hand = epoch, self._plan(epoch)
+        return self._in_hand[1]
+
+    def __iter__(self) -> "EpochSource":
+        return self
+
+    def __next__(self) -> Any:
+        plan = self._plan_of(self._epoch)
+        batch = self._make(plan, self._position)
+        last = self._position + 1 == self._n_steps(plan)  # an epoch's end has one description, not two
+        self._epoch, self._position = (self._epoch + 1, 0) if last else (self._epoch, self._position + 1)
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of the next batch, as JSON-able numbers, with what the order depends on.
+
+        It does not hold the shard: it is the same in all processes, and serves a run on another number of them.
+        """
+        return {"epoch": self._epoch, "position": self._position, **self._identity()}
+
+    def set_state(self, state: Any) -> None:
+        """Continues where `get_state` was taken.
+
+        Arguments:
+            state: from `get_state` of a source of the same kind, with the same data and arguments; the shard may
+                differ.
+
+        Raises:
+            ValueError: it is of other data or another order, or is no such state.
+        """
+        name, expected = type(self).__name__, self.get_state()
+        if not isinstance(state, dict) or state.keys() != expected.keys():
+            raise ValueError(f"{name}.set_state: state must be a dict with keys {sorted(expected)}, got {state!r}.")
+        differing = {k: (state[k], v) for k, v in self._identity().items() if state[k] != v}
+        if differing:
+            lines = ", ".join(f"{k}: {was!r} in the state, {now!r} here" for k, (was, now) in differing.items())
+            raise ValueError(f"{name}.set_state: the state is of another order of data ({lines}).")
+        epoch, position = state["epoch"], state["position"]
+        if not (isinstance(epoch, int) and isinstance(position, int)) or epoch < 0:
+            raise ValueError(
+                f"{name}.set_state: epoch and position must be integers from 0, got {epoch!r}, {position!r}."
+            )
+        steps = self._n_steps(self._plan_of(epoch))
+        if not 0 <= position < steps:
+            raise ValueError(f"{name}.set_state: position must be in [0, {steps}), got {position}.")
+        self._epoch, self._position = epoch, position
+
+
+def check_shard(name: str, shard: Any) -> tuple[int, int]:
+    """`(index, count)` with `0 <= index < count`."""
+    if not isinstance(shard, tuple) or len(shard) != 2:
+        raise TypeError(f"{name}: shard must be a pair (index, count), got {shard!r}.")
+    count = check_integer(name, "shard[1]", shard[1], 1)
+    index = check_integer(name, "shard[0]", shard[0], 0)
+    if index >= count:
+        raise ValueError(f"{name}: shard must be (index, count) with index < count, got {shard!r}.")
+    return index, count
+
+
+def shard_rows(name: str, n_rows: int, shard: tuple[int, int]) -> slice:
+    """The contiguous rows of a global batch that a process yields."""
+    index, count = shard
+    if n_rows % count:
+        raise ValueError(
+            f"{name}: the rows of every batch must be divisible by the {count} processes of shard, got {n_rows}."
+        )
+    part = n_rows // count
+    return slice(index * part, (index + 1) * part)

@@ -1,0 +1,256 @@
+"""Several sequences in a row, one behind another."""
+
+import bisect
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._arguments import check_integer
+from ._layout import Piece, lay_out
+from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
+from ._ragged import Ragged
+from ._sequence_batch import SequenceBatch
+
+
+class Packed(NamedTuple):
+    """Packed rows, and where each sequence went: sequence `i` is `batch.inputs[rows[i], starts[i]:stops[i]]`.
+
+    Attributes:
+        batch: a `SequenceBatch` with `resets`. One target a sequence has become an `AtEnd`.
+        rows: `(n,)` int64.
+        starts: `(n,)` int64.
+        stops: `(n,)` int64.
+    """
+
+    batch: SequenceBatch
+    rows: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+
+    def unpack(self, outputs: Any) -> list[Any]:
+        """What a model made of each sequence, on the host. (`last` serves under `jit` as well.)
+
+        Arguments:
+            outputs: an array `(batch, time, *features)`, one output a sample, or a PyTree of them.
+
+        Returns:
+            A list in the order of the sequences packed: NumPy arrays `(time_i, *features)`, or PyTrees of them.
+
+        Raises:
+            ValueError: `outputs` does not begin with the axes of the packed rows.
+        """
+        self._check("unpack", outputs)
+        leaves, tree = jax.tree.flatten(outputs)
+        hosts = [np.asarray(leaf) for leaf in leaves]  # on the device each length would be compiled
+        places = zip(self.rows.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [tree.unflatten([host[row, start:stop] for host in hosts]) for row, start, stop in places]
+
+    def last(self, outputs: Any) -> Any:
+        """The output at each sequence's last sample.
+
+        Arguments:
+            outputs: an array `(batch, time, *features)`, one output a sample, or a PyTree of them.
+
+        Returns:
+            `(n, *features)`, in the order of the sequences packed; zeros for a sequence of length 0, as `LastStep`.
+
+        Raises:
+            ValueError: `outputs` does not begin with the axes of the packed rows.
+        """
+        self._check("last", outputs)
+        empty = self.stops == self.starts
+
+        def pick(leaf: Any) -> Any:
+            if leaf.shape[1] == 0:
+                leaf = np.zeros((leaf.shape[0], 1, *leaf.shape[2:]), leaf.dtype)
+            picked = leaf[self.rows, np.where(empty, 0, self.stops - 1)]
+            if not empty.any():
+                return picked
+            shown = (~empty).reshape(-1, *[1] * (picked.ndim - 1))
+            where = np.where if isinstance(picked, np.ndarray) else jax.numpy.where
+            return where(shown, picked, np.zeros((), picked.dtype))
+
+        return jax.tree.map(pick, outputs)
+
+    def _check(self, name: str, outputs: Any) -> None:
+        for leaf in jax.tree.leaves(outputs):
+            if leaf.shape[:2] != self.batch.mask.shape:
+                raise ValueError(
+                    f"Packed.{name}: outputs must begin with the axes of the packed rows, {self.batch.mask.shape}, got "
+                    f"{leaf.shape}."
+                )
+
+
+def pack(inputs: Any, targets: Any = None, *, length: Any) -> Packed:
+    """Packs sequences one behind another into rows, with a reset at each one's first sample.
+
+    The longest comes first, each into the fullest row in which it still has room (best fit decreasing), so the result
+    depends on the lengths alone. A layer of this package treats what stands between two resets as a row of its own:
+    outputs, gradients and pooled attention are those of separate rows.
+
+    Arguments:
+        inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape.
+        targets: None; a list of arrays `(time_i, *features)`, one target a sample; or an array `(n, *features)`, one
+            target a sequence. The latter come back as [`AtEnd`][sequinox.train.AtEnd], each at its sequence's last
+            sample, with the mask of the loss.
+        length: the length of the rows. At about four times the mean length few places stay empty.
+
+    Returns:
+        `Packed(batch, rows, starts, stops)`, NumPy arrays.
+
+    Raises:
+        TypeError: an entry is not an array, or `length` is not an integer.
+        ValueError: no sequences; feature shapes, dtypes or targets that do not fit; a sequence longer than `length`; an
+            empty sequence with a target of its own.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import pack
+        >>> packed = pack([np.array([1, 2]), np.array([3, 4, 5]), np.array([6])], np.array([10, 20, 30]), length=4)
+        >>> packed.batch.inputs.tolist(), packed.batch.resets.astype(int).tolist()
+        ([[3, 4, 5, 6], [1, 2, 0, 0]], [[1, 0, 0, 1], [1, 0, 0, 0]])
+        >>> packed.batch.targets.values.tolist()
+        [[0, 0, 20, 30], [0, 10, 0, 0]]
+        >>> packed.last(packed.batch.inputs).tolist()
+        [2, 5, 6]
+    """
+    data, length = _check("pack", inputs, targets, length)
+    rows, starts = best_fit(data.lengths, np.argsort(-data.lengths, kind="stable"), length)
+    stops = starts + data.lengths
+    batch = lay_out(data, _pieces(data, np.arange(len(rows)), rows, starts), int(rows.max()) + 1, length)
+    return Packed(batch, rows, starts, stops)
+
+
+class Packs(EpochSource):
+    """Endless shuffled batches of packed rows, packed anew each epoch.
+
+    All batches have one shape, so a step is compiled once, and nearly all samples are real. Every sequence comes once
+    an epoch; the last batch of an epoch is filled up with masked rows. Sequences are packed roughly from long to
+    short, with some chance in it, so that each epoch brings other neighbours; the rows are then shuffled.
+
+    It yields [`SequenceBatch`][sequinox.train.SequenceBatch] with `resets`; one target a sequence comes as
+    [`AtEnd`][sequinox.train.AtEnd]. All is a pure function of `(seed, epoch)`, so a position is two numbers and
+    restoring it is exact anywhere.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import Packs
+        >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 7, 2, 9)]
+        >>> packs = Packs(rows, np.arange(6), batch_size=2, length=12, seed=0)
+        >>> batch = next(packs)
+        >>> batch.inputs.shape, batch.targets.values.shape, packs.steps_per_epoch
+        ((2, 12, 3), (2, 12), 2)
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        *,
+        batch_size: Any,
+        length: Any,
+        seed: Any,
+        shuffle: bool = True,
+        shard: Any = (0, 1),
+    ):
+        """Takes the sequences as they are, without a copy; only what a batch needs is read.
+
+        Arguments:
+            inputs: a list of arrays `(time_i, *features)`, as for `pack`. Empty ones take no room.
+            targets: None, one a sequence or one a sample, as for `pack`.
+            batch_size: rows in every batch, those of all processes together.
+            length: the length of the rows, at least the longest sequence.
+            seed: of packing and shuffling, a non-negative integer.
+            shuffle: another packing and order each epoch. Default: True. Without it, those of `pack`.
+            shard: `(index, count)`: process `index` of `count` yields its contiguous part of the rows of every batch.
+                Default: `(0, 1)`, whole batches.
+
+        Raises:
+            TypeError: as `pack`; a number is not an integer.
+            ValueError: as `pack`; `batch_size` not divisible by the number of processes; no sample at all.
+        """
+        self._data, self._length = _check("Packs", inputs, targets, length)
+        if not self._data.lengths.any():
+            raise ValueError("Packs: inputs has no sample.")
+        self._batch_size = check_integer("Packs", "batch_size", batch_size, 1)
+        self._seed = check_integer("Packs", "seed", seed, 0)
+        self._shuffle = bool(shuffle)
+        self._part = shard_rows("Packs", self._batch_size, check_shard("Packs", shard))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in the epoch of the next batch. Another epoch may have a few more or fewer."""
+        return self._n_steps(self._plan_of(self._epoch))
+
+    @property
+    def efficiency(self) -> float:
+        """The share of real samples in the batches of the epoch of the next batch."""
+        return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
+
+    def _plan(self, epoch: int) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
+        order = rough_order(self._data.lengths, self._seed, epoch, self._shuffle)
+        rows, starts = best_fit(self._data.lengths, order[self._data.lengths[order] > 0], self._length)
+        contents: list[list[tuple[int, int]]] = [[] for _ in range(int(rows.max()) + 1)]
+        for sequence in order:
+            if rows[sequence] >= 0:
+                contents[rows[sequence]].append((int(sequence), int(starts[sequence])))
+        return epoch_order(len(contents), self._seed, epoch, self._shuffle, 2), contents
+
+    def _n_steps(self, plan: Any) -> int:
+        return -(-len(plan[0]) // self._batch_size)
+
+    def _make(self, plan: Any, position: int) -> SequenceBatch:
+        order, contents = plan
+        start, lengths = position * self._batch_size, self._data.lengths
+        pieces = [
+            Piece(row, at, sequence, 0, int(lengths[sequence]), True, True)
+            for row, packed in enumerate(order[start : start + self._batch_size][self._part])
+            for sequence, at in contents[packed]
+        ]
+        return lay_out(self._data, pieces, self._part.stop - self._part.start, self._length)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            **self._data.identity(),
+            "batch_size": self._batch_size,
+            "length": self._length,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
+
+
+def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row and start of each sequence, -1 for those not in `order`. Each goes into the fullest row with room for it."""
+    rows, starts = np.full(len(lengths), -1, np.int64), np.full(len(lengths), -1, np.int64)
+    by_room: dict[int, list[int]] = {}  # room left -> rows with just that, the latest opened last
+    rooms: list[int] = []  # the keys of by_room, sorted
+    n_rows = 0
+    for sequence, size in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        i = bisect.bisect_left(rooms, size)
+        if i < len(rooms):
+            room = rooms[i]
+            row = by_room[room].pop()
+            if not by_room[room]:
+                del by_room[room], rooms[i]
+        else:
+            room, row, n_rows = length, n_rows, n_rows + 1
+        rows[sequence], starts[sequence] = row, length - room
+        left = room - size
+        if left not in by_room:
+            by_room[left] = []
+            bisect.insort(rooms, left)
+        by_room[left].append(row)
+    return rows, starts
+
+
+def _check(name: str, inputs: Any, targets: Any, length: Any) -> tuple[Ragged, int]:
+    data = Ragged(name, inputs, targets)
+    length = check_integer(name, "length", length, 1)
+    data.check_longest(name, length, "length")
+    data.check_ends(name)
+    return data, length
+
+
+def _pieces(data: Ragged, sequences: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> list[Piece]:
+    return [Piece(int(rows[s]), int(starts[s]), int(s), 0, int(data.lengths[s]), True, True) for s in sequences]

@@ -1,0 +1,236 @@
+"""Windows over long streams, each going on where the last one stopped: the data of truncated BPTT."""
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._arguments import check_integer
+from ._layout import Piece, lay_out
+from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
+from ._ragged import Ragged
+from ._sequence_batch import SequenceBatch
+
+
+class Windows(EpochSource):
+    """Endless windows `(batch_size, length)` over sequences laid end to end in `batch_size` lanes.
+
+    Each row of the batch is a lane. Window `t + 1` continues window `t` lane by lane, so a layer's state is carried
+    from one to the next; `resets` is True at the first sample of every sequence, also inside a window. Sequences begin
+    and end anywhere. At the end of an epoch lanes that are through are filled up with masked steps; then every lane
+    begins a sequence anew.
+
+    Only the window is read: sequences may be memory-mapped files far larger than the memory. It yields
+    [`SequenceBatch`][sequinox.train.SequenceBatch]; one target a sequence comes as
+    [`AtEnd`][sequinox.train.AtEnd]. All is a pure function of `(seed, epoch)`, so a position is two numbers and
+    restoring it is exact anywhere (a carried state is restored with the train state).
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import Windows
+        >>> rows = [np.array([1, 2, 3, 4, 5]), np.array([6, 7]), np.array([8, 9])]
+        >>> windows = Windows(rows, batch_size=2, length=3, seed=0, shuffle=False)
+        >>> for _ in range(windows.steps_per_epoch):
+        ...     batch = next(windows)
+        ...     print(batch.inputs.tolist(), batch.resets.astype(int).tolist())
+        [[1, 2, 3], [6, 7, 8]] [[1, 0, 0], [1, 0, 1]]
+        [[4, 5, 0], [9, 0, 0]] [[0, 0, 0], [0, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        *,
+        batch_size: Any,
+        length: Any,
+        seed: Any,
+        lookback: Any = 0,
+        cut: bool = False,
+        shuffle: bool = True,
+        shard: Any = (0, 1),
+    ):
+        """Takes the sequences as they are, without a copy.
+
+        Arguments:
+            inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape; `np.memmap` and its slices
+                are read window by window. Empty ones take no room.
+            targets: None; a list of arrays `(time_i, *features)`, one target a sample; or an array `(n, *features)`,
+                one target a sequence.
+            batch_size: the number of lanes, those of all processes together.
+            length: samples by which a window advances.
+            seed: of the distribution over lanes and the order in them, a non-negative integer.
+            lookback: samples of the past in front of every window, for layers that need a context instead of a state:
+                time is then `lookback + length`. They are masked before a lane's start. Do not carry a state, and count
+                the loss behind them (`outputs[:, lookback:]`), or they count twice; `AtEnd` targets stand only there.
+            cut: lay all sequences end to end and cut that into `batch_size` lanes of equal length, instead of keeping
+                sequences whole. A piece begins with a reset, as if it were a sequence. For one long stream, or few.
+            shuffle: another distribution and order each epoch. Default: True. Without it, sequences go to the lanes in
+                their order, each to the lane that is free first.
+            shard: `(index, count)`: process `index` of `count` yields its contiguous part of the lanes.
+                Default: `(0, 1)`, all.
+
+        Raises:
+            TypeError: an entry is not an array; a number is not an integer.
+            ValueError: no sample at all; feature shapes, dtypes or targets that do not fit; `batch_size` not divisible
+                by the number of processes; an empty sequence with a target of its own.
+        """
+        self._data = Ragged("Windows", inputs, targets)
+        self._data.check_ends("Windows")
+        if not self._data.lengths.any():
+            raise ValueError("Windows: inputs has no sample.")
+        self._batch_size = check_integer("Windows", "batch_size", batch_size, 1)
+        self._length = check_integer("Windows", "length", length, 1)
+        self._lookback = check_integer("Windows", "lookback", lookback, 0)
+        self._seed = check_integer("Windows", "seed", seed, 0)
+        self._cut, self._shuffle = bool(cut), bool(shuffle)
+        self._part = shard_rows("Windows", self._batch_size, check_shard("Windows", shard))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Windows in the epoch of the next batch. Another epoch may have a few more or fewer."""
+        return self._n_steps(self._plan_of(self._epoch))
+
+    @property
+    def efficiency(self) -> float:
+        """The share of real samples in the windows of the epoch of the next batch, the lookback not counted."""
+        return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
+
+    def _plan(self, epoch: int) -> list["_Lane"]:
+        lengths = self._data.lengths
+        if self._cut:
+            order = epoch_order(len(lengths), self._seed, epoch, self._shuffle)
+            return _cut_lanes(lengths, order, self._batch_size)
+        lanes: list[list[int]] = [[] for _ in range(self._batch_size)]
+        free = [(0, lane) for lane in range(self._batch_size)]
+        # The long ones first leave the lanes most even; the order within a lane is by chance again.
+        order = rough_order(lengths, self._seed, epoch, True) if self._shuffle else np.arange(len(lengths))
+        for sequence in order[lengths[order] > 0].tolist():
+            filled, lane = heapq.heappop(free)
+            lanes[lane].append(sequence)
+            heapq.heappush(free, (filled + int(lengths[sequence]), lane))
+        if self._shuffle:
+            rank = np.argsort(epoch_order(len(lengths), self._seed, epoch, True, 2))
+            lanes = [sorted(lane, key=lambda sequence: int(rank[sequence])) for lane in lanes]
+        whole = lambda lane: np.array(lane, np.int64)
+        return [_lane(whole(lane), np.zeros(len(lane), np.int64), lengths[whole(lane)]) for lane in lanes]
+
+    def _n_steps(self, plan: Any) -> int:
+        return -(-max(lane.length for lane in plan) // self._length)
+
+    def _make(self, plan: Any, position: int) -> SequenceBatch:
+        start = position * self._length
+        pieces = [
+            piece
+            for row, lane in enumerate(plan[self._part])
+            for piece in self._pieces(row, lane, start - self._lookback, start)
+        ]
+        n_rows, time = self._part.stop - self._part.start, self._lookback + self._length
+        batch = lay_out(self._data, pieces, n_rows, time)
+        # Rows whose only samples are of the past have nothing to say any more.
+        return batch._replace(real=batch.mask[:, self._lookback :].any(axis=1))
+
+    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
+        stop = min(start + self._length, lane.length)
+        at = max(first, 0)
+        i = int(np.searchsorted(lane.offsets, at, side="right")) - 1
+        while at < stop:
+            offset, end = int(lane.offsets[i]), int(lane.offsets[i + 1])
+            sequence, shift = int(lane.sequences[i]), int(lane.starts[i]) - offset
+            until = min(end, stop)
+            ends = until + shift == self._data.lengths[sequence] and until > start
+            yield Piece(row, at - first, sequence, at + shift, until + shift, at == offset, bool(ends))
+            at, i = until, i + 1
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            **self._data.identity(),
+            "batch_size": self._batch_size,
+            "length": self._length,
+            "lookback": self._lookback,
+            "cut": self._cut,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+        }
+
+
+class _Lane(NamedTuple):
+    """Pieces end to end: `sequences[i]` from its sample `starts[i]` on stands at `offsets[i]` to `offsets[i + 1]`."""
+
+    sequences: np.ndarray
+    starts: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return int(self.offsets[-1])
+
+
+def _lane(sequences: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> _Lane:
+    return _Lane(sequences, starts, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]))
+
+
+def _cut_lanes(lengths: np.ndarray, order: np.ndarray, n_lanes: int) -> list[_Lane]:
+    order = order[lengths[order] > 0]
+    offsets = np.concatenate([[0], np.cumsum(lengths[order])])
+    each = -(-int(offsets[-1]) // n_lanes)
+    lanes = []
+    for lane in range(n_lanes):
+        begin, end = min(lane * each, int(offsets[-1])), min((lane + 1) * each, int(offsets[-1]))
+        inside = np.flatnonzero((offsets[:-1] < end) & (offsets[1:] > begin))
+        starts = np.maximum(begin - offsets[inside], 0)
+        stops = np.minimum(end - offsets[inside], lengths[order[inside]])
+        lanes.append(_lane(order[inside], starts, stops - starts))
+    return lanes
+
+
+def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
+    """Cuts a batch along time into windows of one shape.
+
+    The last window is filled up with masked steps, so that all have one shape. A state carried from window to window
+    makes them equal to the whole batch.
+
+    Arguments:
+        batch: a `SequenceBatch` of arrays, NumPy or JAX, whose targets have one entry a sample. One target a row must
+            be given a place first: [`at_end`][sequinox.train.at_end].
+        length: samples of a window.
+
+    Returns:
+        An iterator of `SequenceBatch`; `real` is that of the batch in each. Wrong arguments are reported at the call.
+
+    Raises:
+        TypeError: `batch` is not a `SequenceBatch`, or `length` is not an integer.
+        ValueError: `length < 1`, or a leaf does not begin with the mask's axes.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sequinox.train import SequenceBatch, pad, windows
+        >>> inputs, mask = pad([np.array([1, 2, 3, 4, 5]), np.array([6, 7])])
+        >>> [w.inputs.tolist() for w in windows(SequenceBatch(inputs, None, mask, None, mask.any(axis=1)), 3)]
+        [[[1, 2, 3], [6, 7, 0]], [[4, 5, 0], [0, 0, 0]]]
+    """
+    if not isinstance(batch, SequenceBatch):
+        raise TypeError(f"windows: batch must be a SequenceBatch, got {type(batch).__name__}.")
+    length = check_integer("windows", "length", length, 1)
+    axes = batch.mask.shape
+    along = (batch.inputs, batch.targets, batch.mask, batch.resets)
+    for name, part in zip(("inputs", "targets", "mask", "resets"), along, strict=True):
+        for leaf in jax.tree.leaves(part):
+            if leaf.shape[:2] != axes:
+                advice = " (Give one target a row its place by at_end.)" if name == "targets" else ""
+                raise ValueError(f"windows: {name} must begin with the axes of mask, {axes}, got {leaf.shape}.{advice}")
+
+    def cut(leaf: Any, start: int) -> Any:
+        part = leaf[:, start : start + length]
+        short = length - part.shape[1]
+        if not short:
+            return part
+        filler = np.zeros((part.shape[0], short, *part.shape[2:]), part.dtype)
+        return (np if isinstance(part, np.ndarray) else jax.numpy).concatenate([part, filler], axis=1)
+
+    return (
+        SequenceBatch(*jax.tree.map(lambda leaf, s=start: cut(leaf, s), along), batch.real)
+        for start in range(0, axes[1], length)
+    )

@@ -1,0 +1,330 @@
+"""The training loop."""
+
+import collections
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from ..step._average import averaged_model
+from ..step._state import TrainState, init_train_state
+from ..step._step import CompiledStep, split
+from ._interrupt import Interrupt, catch_interrupts
+from ._progress import progress_bar
+from ._run import Run
+from ._stream import Stream
+
+# Steps handed to the device before the loop waits: one running, one queued. More would only pile up batches.
+_IN_FLIGHT = 2
+
+
+class FitResult(NamedTuple):
+    """What a run comes to.
+
+    Attributes:
+        state: the last `TrainState`.
+        history: the lines of `metrics.jsonl`, those before a resume included.
+        interrupted: a signal stopped the run before its last step.
+        stopped: the rule `stop` ended the run before its last step.
+    """
+
+    state: TrainState
+    history: list[dict[str, Any]]
+    interrupted: bool
+    stopped: bool = False
+
+    @property
+    def model(self) -> Any:
+        """The trained model, as after the last step (not the best; that is in the checkpoints)."""
+        return self.state.model
+
+    @property
+    def averaged(self) -> Any:
+        """The model with its parameters averaged, where the optimiser is `with_average`; else the model."""
+        return averaged_model(self.state)
+
+
+def fit(
+    model: PyTree,
+    optimiser: optax.GradientTransformation,
+    objective: Any,
+    batches: Iterable[Any],
+    *,
+    steps: int,
+    key: Any,
+    carry: PyTree = None,
+    out_dir: str | os.PathLike[str] | None = None,
+    evaluate: Callable[[Any], dict[str, Any]] | None = None,
+    evaluate_every: int | None = None,
+    save_every: int | None = None,
+    log_every: int = 50,
+    clip_norm: float | None = None,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    best: str | None = None,
+    best_mode: str = "min",
+    keep_last: int = 1,
+    keep_best: int = 1,
+    callbacks: Any = (),
+    stop: Any = None,
+    parallel: Any = None,
+    progress: bool = True,
+) -> FitResult:
+    """Trains a model, with metrics, evaluation and checkpoints; a run stopped anywhere resumes to the same numbers.
+
+    Each piece serves in a loop of one's own as well: `make_step`, `MetricsLog`, `Checkpoints`, `catch_interrupts`.
+
+    **Files.** `out_dir/metrics.jsonl` gets a line every `log_every` steps: `train/loss` and the objective's
+    metrics as exact means over the steps since the last such line, `train/grad_norm` before clipping, the share of
+    steps that were `train/clipped`, `train/steps` and `train/skipped`. What `evaluate` returns stands as `eval/NAME`
+    in the line of its step. After the last step whatever is still due gets a line. No time enters it.
+    `out_dir/checkpoints/` holds the last `keep_last` checkpoints and the best `keep_best`, written in the background.
+
+    **The device is not waited for.** Two steps are always on their way. A line is written two steps after it is due,
+    when its numbers are there; only evaluation, a checkpoint and `stop` need them at once.
+
+    **Resuming.** State, data position and half-summed metrics come from the last checkpoint, and the lines
+    after it are cut: SIGKILL at any moment, then `resume=True`, ends with the same weights bit for bit and the
+    same `metrics.jsonl` byte for byte. `steps` may be raised; `config`, `key`, `clip_norm`, `log_every` and
+    `evaluate_every` must be those of the run.
+
+    **Signals.** At SIGINT (Ctrl-C) or SIGTERM the step in hand is finished and saved, then the signal is passed
+    on: SIGINT raises KeyboardInterrupt, SIGTERM SystemExit(143); a handler of the caller's is called, and if it
+    returns, `fit` returns with `interrupted`. A second Ctrl-C does not wait.
+
+    **Several processes.** After `jax.distributed.initialize` every process calls `fit` with the same arguments, its own
+    part of the data and `parallel=DataParallel()`. The first writes the log; all write one checkpoint into one
+    `out_dir` that all can see. A signal to any of them stops all, at the next line that is due.
+
+    Arguments:
+        model: any PyTree; its floating and complex arrays are trained. It is copied, never changed.
+        optimiser: an optax transformation.
+        objective: `objective(model, batch, key) -> (loss, metrics)`, see `make_step`; with a carry
+            `objective(model, batch, key, carry) -> (loss, metrics, carry)`; or a `GradientFunction`.
+        batches: what yields batches of one shape: `Batches`, grain's `DatasetIterator` or any other iterator
+            with `get_state` and `set_state`, or a plain iterable. One that can be iterated anew (a list) starts
+            again at its end. A plain iterable cannot say where it stands, so it cannot be combined with
+            `resume=True`: data that restart in silence would make another run.
+        steps: steps of the whole run, those before a resume included.
+        key: a PRNG key; step n of the objective gets `fold_in(key, n)`.
+        carry: what the objective carries from batch to batch, as it is before the first, such as
+            `model.init_state(batch_size)`. With the windows of long rows as batches this is truncated BPTT. Default:
+            nothing is carried.
+        out_dir: for metrics and checkpoints. Default: none are written, and the run cannot be resumed.
+        evaluate: `evaluate(model) -> {name: number}`, given the model in inference mode, its parameters averaged where
+            the optimiser is `with_average`. Its arrays may be overwritten by the next step: copy what is to be kept.
+        evaluate_every: steps between evaluations; one more is made after the last step. Default: only that one.
+        save_every: steps between checkpoints; one more is made after the last step. Default: `evaluate_every`.
+        log_every: steps between lines. Default: 50.
+        clip_norm: global norm above which gradients are scaled down. Default: none; recurrent networks want about 1.
+        resume: continue from the last checkpoint in `out_dir`, or start if there is none.
+        config: JSON-able, kept in every checkpoint. Resuming with another one is refused, except for a key `"steps"`.
+        best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last.
+            It counts where it was measured at the very step that is saved.
+        best_mode: `"min"` or `"max"`.
+        keep_last: how many of the latest checkpoints are kept.
+        keep_best: how many of the best.
+        callbacks: functions `(step, values, state)`, called for every line as it is written: its step, its metrics by
+            name, and the train state at that moment, which may be two steps further (`state.step` says). Its arrays are
+            overwritten by the next step. One with a method `begin(history)` is told the lines that a resumed run
+            already has. [`TensorBoard`][sequinox.train.TensorBoard] is one.
+        stop: `stop(history) -> bool`, asked after every line; True ends the run there, as if `steps` had been reached.
+            See [`early_stopping`][sequinox.train.early_stopping]. It should look at nothing but the history: so a
+            resumed run ends where an unbroken one does.
+        parallel: the devices that share the work. Default: one.
+        progress: show tqdm's bar with rate, loss and remaining time, if tqdm is installed.
+
+    Returns:
+        `FitResult(state, history, interrupted, stopped)`.
+
+    Raises:
+        TypeError: `config` is not JSON-able; the objective or `evaluate` returns something else.
+        ValueError: a wrong argument; `out_dir` holds a run and `resume` is False; what it holds does not fit
+            this run; `batches` ends early.
+        OSError: `out_dir` cannot be written to; before the first step.
+
+    Examples:
+        >>> import equinox as eqx, jax, numpy as np, optax
+        >>> from sequinox.train import Batches, fit, squared_error
+        >>> x = np.linspace(-1, 1, 20, dtype=np.float32)[:, None]
+        >>> def objective(model, batch, key):
+        ...     x, y = batch.data
+        ...     return squared_error(jax.vmap(model)(x), y, batch.real), {}
+        >>> model = eqx.nn.Linear(1, 1, key=jax.random.key(0))
+        >>> result = fit(model, optax.adam(0.1), objective, Batches((x, 2 * x), 8, seed=0), steps=100,
+        ...              key=jax.random.key(1), progress=False)
+        >>> bool(result.history[-1]["train/loss"] < 0.01)
+        True
+    """
+    take_step = CompiledStep(objective, optimiser, clip_norm=clip_norm, donate=True, parallel=parallel)
+    evaluate_every, save_every = _every("evaluate_every", evaluate_every), _every("save_every", save_every)
+    save_every = save_every or evaluate_every
+    if _every("log_every", log_every) is None:
+        raise ValueError("fit: log_every must be an integer from 1, got None.")
+    if _every("steps", steps) is None:
+        raise ValueError("fit: steps must be an integer from 1, got None.")
+    stream = Stream(batches)
+    _check_best(best, evaluate, out_dir)
+    _check_resume(resume, out_dir, stream, batches)
+    _check_calls(callbacks, stop, evaluate)
+    state = init_train_state(model, optimiser, key, carry)
+    if parallel is not None:
+        state = parallel.place_state(state)
+
+    run = Run(
+        None if out_dir is None else Path(out_dir),
+        stream,
+        resume=resume,
+        config=config,
+        settings={"clip_norm": clip_norm, "log_every": log_every, "evaluate_every": evaluate_every},
+        best=best,
+        best_mode=best_mode,
+        keep_last=keep_last,
+        keep_best=keep_best,
+    )
+    with contextlib.closing(run), catch_interrupts() as interrupt:
+        if resume:
+            state = run.resume(state, steps)
+        step = int(state.step)
+        arrays, frame = split(state)
+        values: dict[str, Any] = {}  # measured at this very step
+        in_flight: collections.deque[Any] = collections.deque()
+        stopped = stop is not None and bool(run.log.history) and bool(stop(run.log.history))
+        interrupted = False
+        del state  # its buffers are given to the first step
+        for callback in callbacks:
+            if hasattr(callback, "begin"):
+                callback.begin(run.log.history)
+
+        def tell(lines: list[dict[str, Any]]) -> None:
+            for line in lines:
+                run.check_measured(line)
+                if "train/loss" in line:
+                    bar.set_postfix(loss=line["train/loss"], refresh=False)
+                told = {name: value for name, value in line.items() if name != "step"}
+                for callback in callbacks:
+                    callback(line["step"], told, frame.join(arrays))
+
+        with progress_bar(steps, step, progress and jax.process_index() == 0) as bar:
+            while step < steps and not stopped and not interrupted:
+                try:
+                    batch = next(stream)
+                except StopIteration:
+                    tell(run.log.flush())
+                    run.save(frame.join(arrays), step, values)
+                    raise ValueError(f"fit: batches ended after {step} of {steps} steps.") from None
+                arrays, report = take_step(frame, arrays, batch)
+                step += 1
+                run.log.add(report)
+                in_flight.append(report.skipped)
+                if len(in_flight) > _IN_FLIGHT:
+                    in_flight.popleft().block_until_ready()
+                bar.update()
+
+                line_due, save_due = step % log_every == 0, _due(step, save_every) and step < steps
+                evaluation_due = evaluate is not None and _due(step, evaluate_every)
+                interrupted = _interrupted(interrupt, line_due)
+                values = {}
+                if evaluation_due or (line_due and (save_due or interrupted or step == steps or stop is not None)):
+                    tell(run.log.flush())
+                    values = run.log.take() if line_due else {}
+                    if evaluation_due:
+                        values |= _evaluate(evaluate, frame.join(arrays))
+                    run.log.write(step, values)
+                    tell(run.log.history[-1:])
+                    stopped = stop is not None and bool(stop(run.log.history))
+                elif line_due:
+                    run.log.end_line(step)
+                tell(run.log.flush(step - _IN_FLIGHT))
+                if save_due and not interrupted and not stopped:
+                    tell(run.log.flush())
+                    run.save(frame.join(arrays), step, values)
+
+            tell(run.log.flush())
+            log_state = run.log.get_state()
+            last: dict[str, Any] = {}
+            if not interrupted:
+                last = run.log.take()
+                if evaluate is not None and not _due(step, evaluate_every):
+                    last |= _evaluate(evaluate, frame.join(arrays))
+                run.check_measured(last)
+            # The last line is not part of what is saved: resumed with more steps, a run goes on as if it had not
+            # stopped.
+            run.save(frame.join(arrays), step, values | last, log_state)
+            if last:
+                run.log.write(step, last)
+                tell(run.log.history[-1:])
+    interrupt.deliver()
+    return FitResult(frame.join(arrays), run.log.history, interrupted, stopped and step < steps)
+
+
+def _interrupted(interrupt: Interrupt, agreed: bool) -> bool:
+    """Whether a signal came; in several processes, to any of them, which they agree on where `agreed`."""
+    if jax.process_count() == 1:
+        return bool(interrupt)
+    return agreed and bool(np.any(multihost_utils.process_allgather(np.array(bool(interrupt)))))
+
+
+def _due(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0
+
+
+def _every(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"fit: {name} must be an integer from 1, got {value!r}.")
+    return int(value)
+
+
+def _check_best(best: str | None, evaluate: Any, out_dir: Any) -> None:
+    if best is None:
+        return
+    if not best.startswith(("train/", "eval/")):
+        raise ValueError(f"fit: best must name a metric as 'train/NAME' or 'eval/NAME', got {best!r}.")
+    if best.startswith("eval/") and evaluate is None:
+        raise ValueError(f"fit: best={best!r} needs evaluate.")
+    if out_dir is None:
+        raise ValueError(f"fit: best={best!r} needs out_dir, to keep that checkpoint in.")
+
+
+def _check_resume(resume: bool, out_dir: Any, stream: Stream, batches: Any) -> None:
+    if resume and out_dir is None:
+        raise ValueError("fit: resume=True needs out_dir, the directory of the run to continue.")
+    if resume and not stream.has_state:
+        raise ValueError(
+            "fit: resume=True needs batches whose position can be restored, an iterator with get_state and "
+            f"set_state (Batches, grain's DatasetIterator); {type(batches).__name__} has none, and its data would "
+            "restart in silence."
+        )
+
+
+def _check_calls(callbacks: Any, stop: Any, evaluate: Any) -> None:
+    if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
+        raise TypeError(f"fit: callbacks must be a list of functions (step, values, state), got {callbacks!r}.")
+    if stop is not None and not callable(stop):
+        raise TypeError(f"fit: stop must be a function of the history, such as early_stopping(...), got {stop!r}.")
+    metric = getattr(stop, "metric", None)
+    if metric is not None and metric.startswith("eval/") and evaluate is None:
+        raise ValueError(f"fit: stop looks at {metric!r}, which needs evaluate.")
+
+
+def _evaluate(evaluate: Any, state: TrainState) -> dict[str, float]:
+    values = evaluate(eqx.nn.inference_mode(averaged_model(state)))
+    if not isinstance(values, dict):
+        raise TypeError(f"fit: evaluate must return a dict of numbers by name, got {type(values).__name__}.")
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            numbers[f"eval/{name}"] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"fit: evaluate must return numbers, got {value!r} for {name!r}.") from None
+    return numbers

@@ -1,0 +1,1 @@
+"""One training step: gradients, bounds, updates, devices."""

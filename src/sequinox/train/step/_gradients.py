@@ -1,0 +1,257 @@
+"""From an objective to its gradient: of a batch at once, or of its parts, added up exactly."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from ..._checks import wide
+from .._arguments import check_integer
+from ..losses._total import Total
+
+Objective = Callable[..., tuple[Any, ...]]
+"""`(model, batch, key) -> (loss, metrics)`, or `(model, batch, key, carry) -> (loss, metrics, carry)`."""
+
+
+class Gradients(NamedTuple):
+    """What one batch says of a model.
+
+    Attributes:
+        loss: the objective, a sum and a count.
+        metrics: the objective's further metrics.
+        grads: the gradient of `loss.mean` with respect to the model's floating and complex arrays, as `jax.grad` gives
+            it; None in the place of everything else.
+        carry: what is carried to the next batch, without a gradient; None where nothing is.
+    """
+
+    loss: Total
+    metrics: dict[str, Total]
+    grads: PyTree
+    carry: PyTree
+
+
+class GradientFunction:
+    """An objective with its gradient; what `make_step` takes in the place of an objective.
+
+    [`accumulate`][sequinox.train.accumulate] and [`truncated_bptt`][sequinox.train.truncated_bptt] make others, which
+    go through a batch in parts. Each is called as `gradients(model, batch, key, carry=None)` and gives `Gradients`, in
+    `make_step` or in a loop of one's own, under `jit` or not.
+
+    Examples:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> from sequinox.train import GradientFunction, squared_error
+        >>> def objective(model, batch, key):
+        ...     return squared_error(jax.vmap(model)(batch["x"]), batch["y"]), {}
+        >>> model = eqx.nn.Linear(3, 1, use_bias=False, key=jax.random.key(0))
+        >>> model = eqx.tree_at(lambda m: m.weight, model, jnp.zeros((1, 3)))
+        >>> got = GradientFunction(objective)(model, {"x": jnp.ones((4, 3)), "y": jnp.ones((4, 1))}, None)
+        >>> float(got.loss.mean), got.grads.weight.tolist()
+        (1.0, [[-2.0, -2.0, -2.0]])
+    """
+
+    def __init__(self, objective: Any):
+        """
+        Arguments:
+            objective: `(model, batch, key) -> (loss, metrics)`, a `Total` and a dictionary of them; with a carry
+                `(model, batch, key, carry) -> (loss, metrics, carry)`.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        if not callable(objective):
+            raise TypeError(f"objective must be a function (model, batch, key), got {type(objective).__name__}.")
+        self.objective = objective
+
+    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
+        """The loss of a batch and its gradient.
+
+        Arguments:
+            model: any PyTree.
+            batch: what the objective reads.
+            key: handed to the objective.
+            carry: from the batch before, handed to the objective as its fourth argument; no gradient flows into it.
+                None: the objective is called without.
+
+        Returns:
+            `Gradients`.
+
+        Raises:
+            TypeError: the objective returns something else than it should.
+        """
+        return self.differentiate(model, batch, key, carry, carries=carry is not None)
+
+    def differentiate(self, model: PyTree, batch: Any, key: Any, carry: PyTree, *, carries: bool) -> Gradients:
+        """As a call, but the objective has a carry if `carries`, also where there is none yet (`carry` None)."""
+        params, static = eqx.partition(model, eqx.is_inexact_array)
+        carry = cut(carry)
+
+        def mean(params: PyTree) -> tuple[Any, tuple[Any, ...]]:
+            arguments = (eqx.combine(params, static), batch, key, carry)
+            loss, metrics, after = check_objective(self.objective(*arguments[: 4 if carries else 3]), carries)
+            return jnp.asarray(loss.mean), (loss, metrics, after)
+
+        grads, (loss, metrics, after) = jax.grad(mean, has_aux=True)(params)
+        return Gradients(loss, metrics, grads, cut(after))
+
+
+class Accumulated(GradientFunction):
+    """What `accumulate` makes."""
+
+    def __init__(self, objective: Any, n: int):
+        self.inner = as_gradient_function(objective)
+        self.n = n
+
+    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
+        """As of any `GradientFunction`; the leading axis of every array must be a multiple of the number of parts."""
+        if self.n == 1:
+            return self.inner(model, batch, key, carry)
+        parts, carries = _interleave(batch, self.n, "batch"), _interleave(carry, self.n, "carry")
+
+        def part(i: Any) -> Gradients:
+            take = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False) if leaf.ndim else leaf
+            return self.inner(
+                model,
+                jax.tree.map(take, parts),
+                fold_in(key, i),
+                None if carry is None else jax.tree.map(take, carries),
+            )
+
+        total, carries = jax.lax.scan(lambda so_far, i: add(so_far, part(i)), nothing_of(part), jnp.arange(self.n))
+        # `(n, rows, ...)` back to rows as they came.
+        carries = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), carries)
+        return mean_of(total, carries, model)
+
+
+def accumulate(objective: Any, n: Any) -> GradientFunction:
+    """The gradient of a batch in `n` parts, one after another: the memory of a part, the gradient of the whole.
+
+    Losses are sums with counts, so the result is the gradient of the batch's mean, also where the parts hold unequal
+    numbers of real entries: not the mean of their means. Row `i` goes into part `i mod n`. All parts are one compiled
+    program.
+
+    Arguments:
+        objective: as of `make_step`, or another `GradientFunction`, such as `truncated_bptt(...)`.
+        n: number of parts. The leading axis of every array of a batch (and of a carry) must be a multiple of it; arrays
+            without axes go to every part.
+
+    Returns:
+        A `GradientFunction`, for `make_step` and `fit` or for a loop of one's own. Part `i` gets the key
+        `fold_in(key, i)`.
+
+    Raises:
+        TypeError: `n` is not an integer, `objective` is not a function.
+        ValueError: `n` is below 1; at the first step, rows that cannot be divided by `n`.
+
+    Examples:
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> from sequinox.train import GradientFunction, accumulate, squared_error
+        >>> def objective(model, batch, key):
+        ...     return squared_error(jax.vmap(model)(batch["x"]), batch["y"], batch["real"]), {}
+        >>> model = eqx.nn.Linear(2, 1, key=jax.random.key(0))
+        >>> batch = {"x": jnp.arange(8.0).reshape(4, 2), "y": jnp.ones((4, 1)), "real": jnp.arange(4) < 3}
+        >>> whole, parts = GradientFunction(objective)(model, batch, None), accumulate(objective, 2)(model, batch, None)
+        >>> bool(jnp.allclose(whole.grads.weight, parts.grads.weight)), int(parts.loss.count)
+        (True, 3)
+    """
+    return Accumulated(objective, check_integer("accumulate", "n", n, 1))
+
+
+def as_gradient_function(objective: Any) -> GradientFunction:
+    """`objective` with its gradient, unless it has one already."""
+    return objective if isinstance(objective, GradientFunction) else GradientFunction(objective)
+
+
+def cut(tree: PyTree) -> PyTree:
+    """The whole of a state without its derivative."""
+    return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, tree)
+
+
+def fold_in(key: Any, i: Any) -> Any:
+    """`jax.random.fold_in`, where there is a key."""
+    return None if key is None else jax.random.fold_in(key, i)
+
+
+class Sum(NamedTuple):
+    """Gradients so far, each weighted with the count of its loss."""
+
+    loss: Total
+    metrics: dict[str, Total]
+    weighted: PyTree
+
+
+def nothing_of(part: Callable[[Any], Gradients]) -> Sum:
+    """The sum of no parts, in the types of one."""
+    kind = jax.eval_shape(part, jax.ShapeDtypeStruct((), jnp.int32))
+    zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
+    # Half precision would lose small parts.
+    weighted = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf.dtype)), kind.grads)
+    return Sum(jax.tree.map(zeros, kind.loss), jax.tree.map(zeros, kind.metrics), weighted)
+
+
+def add(so_far: Sum, got: Gradients) -> tuple[Sum, PyTree]:
+    """One part more; its carry beside, as a scan's body gives them."""
+
+    def weigh(total: Any, grad: Any) -> Any:
+        return total + grad.astype(total.dtype) * jnp.asarray(got.loss.count).astype(total.dtype)
+
+    loss, metrics = jax.tree.map(lambda a, b: a + b, (so_far.loss, so_far.metrics), (got.loss, got.metrics))
+    return Sum(loss, metrics, jax.tree.map(weigh, so_far.weighted, got.grads)), got.carry
+
+
+def mean_of(total: Sum, carry: PyTree, model: PyTree) -> Gradients:
+    """The gradient of the whole mean; zero where nothing counts."""
+    count = jnp.asarray(total.loss.count)
+    divisor = jnp.where(count == 0, 1, count)
+
+    def divide(weighted: Any, param: Any) -> Any:
+        return (weighted / divisor.astype(weighted.dtype)).astype(param.dtype)
+
+    params = eqx.filter(model, eqx.is_inexact_array)
+    return Gradients(total.loss, total.metrics, jax.tree.map(divide, total.weighted, params), carry)
+
+
+def check_objective(returned: Any, carries: bool) -> tuple[Total, dict[str, Total], PyTree]:
+    """What an objective returned, checked, its numbers as arrays."""
+    n = 3 if carries else 2
+    form = "objective must return (Total, dict of Totals" + (", carry)" if carries else ")")
+    form += ": the loss as a sum and a count, and further metrics" + (", and what is carried on" if carries else "")
+    if isinstance(returned, Total) or not isinstance(returned, tuple):
+        raise TypeError(f"{form}; got {type(returned).__name__}.")
+    if len(returned) != n:
+        hint = " (a carry is returned, but none was given: pass carry=)" if not carries and len(returned) == 3 else ""
+        raise TypeError(f"{form}; got a tuple of {len(returned)}{hint}.")
+    loss, metrics = returned[:2]
+    if not isinstance(loss, Total):
+        raise TypeError(f"{form}; its first is {type(loss).__name__}.")
+    if not isinstance(metrics, dict):
+        raise TypeError(f"{form}; its second is {type(metrics).__name__}.")
+    for name, value in {"loss": loss, **metrics}.items():
+        if not isinstance(value, Total):
+            raise TypeError(f"{form}; {name!r} is {type(value).__name__}.")
+        if jnp.shape(value.total) or jnp.shape(value.count):
+            shapes = jnp.shape(value.total), jnp.shape(value.count)
+            raise TypeError(f"{form}; {name!r} has shapes {shapes} where scalars are needed.")
+    loss, metrics = jax.tree.map(jnp.asarray, (loss, metrics))
+    return loss, metrics, returned[2] if carries else None
+
+
+def _sum_dtype(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.complexfloating) else wide(dtype)
+
+
+def _interleave(tree: PyTree, n: int, what: str) -> PyTree:
+    """`(rows, ...)` as `(rows / n, n, ...)`: a part takes every n-th row, so that each device has its share of each."""
+
+    def split(path: Any, leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        if leaf.ndim == 0:
+            return leaf
+        if leaf.shape[0] % n:
+            where = f"{what}{jax.tree_util.keystr(path)}"
+            raise ValueError(f"accumulate: {where} has {leaf.shape[0]} rows, which {n} parts do not divide.")
+        return leaf.reshape(leaf.shape[0] // n, n, *leaf.shape[1:])
+
+    return jax.tree_util.tree_map_with_path(split, tree)

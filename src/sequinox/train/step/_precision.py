@@ -1,0 +1,79 @@
+"""Mixed precision: half where the work is, single where sums grow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from ._gradients import GradientFunction
+
+
+def mixed_precision(
+    objective: Any, dtype: Any = jnp.bfloat16, *, inputs: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """An objective that computes in half precision, while parameters, gradients and the optimiser stay in single.
+
+    The model is cast on its way into the objective, and its gradient comes back in the parameters' own dtype. Losses of
+    this package sum in float32, and layers that add up over time (averages, slow recurrences) keep their states in
+    float32 whatever they read. Targets are not touched: a number to be predicted has no digits to spare.
+
+    Arguments:
+        objective: as of `make_step`, with or without a carry. The carry must be in the dtype the layer gives:
+            `model.init_state(batch, dtype)`.
+        dtype: of the computation. Default: bfloat16, which has the range of float32, so that nothing needs scaling.
+            float16 is refused: gradients below 6e-8 vanish in it.
+        inputs: `inputs(batch)` selects what is cast besides, as in `equinox.tree_at`. Default: `batch.inputs` where the
+            batch has that field (`SequenceBatch`), nothing otherwise. Floating arrays are cast, tokens are not.
+
+    Returns:
+        An objective of the same form, for `make_step`, `accumulate` or `truncated_bptt`.
+
+    Raises:
+        TypeError: `objective` is not a plain objective.
+        ValueError: `dtype` is not bfloat16, float32 or float64.
+
+    Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.1 (a single-precision master copy).
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> from sequinox.train import GradientFunction, mixed_precision, squared_error
+        >>> def objective(model, batch, key):
+        ...     ys = model(batch["x"])
+        ...     return squared_error(ys, batch["y"].astype(ys.dtype)), {}
+        >>> batch = {"x": jnp.ones((2, 5, 3)), "y": jnp.zeros((2, 5, 4))}
+        >>> half = mixed_precision(objective, inputs=lambda batch: batch["x"])
+        >>> got = GradientFunction(half)(sqx.GRU(3, 4, jax.random.key(0)), batch, None)
+        >>> str(got.loss.total.dtype), str(got.grads.W.dtype)
+        ('float32', 'float32')
+    """
+    if not callable(objective) or isinstance(objective, GradientFunction):
+        raise TypeError(
+            f"mixed_precision: objective must be a plain objective, got {type(objective).__name__}; put it inside: "
+            "accumulate(mixed_precision(...), n)."
+        )
+    dtype = jnp.dtype(dtype)
+    if dtype not in (jnp.bfloat16, jnp.float32, jnp.float64):
+        raise ValueError(f"mixed_precision: dtype must be bfloat16, float32 or float64, got {dtype}.")
+
+    def lowered(model: PyTree, batch: Any, key: Any, *carry: PyTree) -> Any:
+        select = inputs
+        if select is None and hasattr(batch, "inputs"):
+            select = lambda batch: batch.inputs
+        if select is not None:
+            batch = eqx.tree_at(select, batch, replace=cast(select(batch), dtype))
+        return objective(cast(model, dtype), batch, key, *carry)
+
+    return lowered
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """`tree` with its floating arrays in `dtype`; complex ones, integers and everything else as they are."""
+
+    def convert(leaf: Any) -> Any:
+        is_floating = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.asarray(leaf).astype(dtype) if is_floating else leaf
+
+    return jax.tree.map(convert, tree)

@@ -1,0 +1,213 @@
+"""Truncated backpropagation through time: windows of a long row, and a look back into the samples before one."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._arguments import check_integer
+from ._gradients import (
+    GradientFunction,
+    Gradients,
+    add,
+    check_objective,
+    cut,
+    fold_in,
+    mean_of,
+    nothing_of,
+)
+
+
+class Truncated(GradientFunction):
+    """What `truncated_bptt` makes."""
+
+    def __init__(self, objective: Any, length: int):
+        super().__init__(objective)
+        self.length = length
+
+    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
+        """As of any `GradientFunction`; the objective always has a carry, which is None at the first window if none is
+        given here."""
+        time, length = _time(batch, "truncated_bptt"), self.length
+        whole, rest = divmod(time, length)
+        one = lambda part, key, carry: self.differentiate(model, part, key, carry, carries=True)
+        if time <= length:
+            return one(batch, key, carry)
+
+        window = lambda w: one(_stretch(batch, w * length, length), fold_in(key, w), carry)
+        total, begun = nothing_of(window), 0
+        if carry is None:
+            total, carry = add(total, window(0))
+            begun = 1
+
+        def body(so_far: Any, w: Any) -> tuple[Any, None]:
+            total, carry = so_far
+            got = one(_stretch(batch, w * length, length), fold_in(key, w), carry)
+            total, after = add(total, got)
+            return (total, same_kind("truncated_bptt", after, carry)), None
+
+        (total, carry), _ = jax.lax.scan(body, (total, carry), jnp.arange(begun, whole))
+        if rest:
+            total, carry = add(total, one(_stretch(batch, whole * length, rest), fold_in(key, whole), carry))
+        return mean_of(total, carry, model)
+
+
+def truncated_bptt(objective: Any, length: Any) -> GradientFunction:
+    r"""The gradient of long rows in windows of `length` samples, in the memory of one window.
+
+    The state is carried from window to window with its gradient cut: a loss reaches back to its window's first sample
+    and no further. Losses add up over the windows as sums with counts, and there is one update a batch. Memory does not
+    grow with the rows' length. With `length` at least that of the rows this is backpropagation through all of time,
+    exactly.
+
+    For one update a *window*, and streams that do not fit into memory, no such function is needed: give `fit` the
+    windows as batches ([`Windows`][sequinox.train.Windows]) and a `carry`.
+
+    Arguments:
+        objective: `(model, batch, key, carry) -> (loss, metrics, carry)`, on any stretch of samples:
+            `ys, carry = model.unroll(batch.inputs, carry, mask=batch.mask)`. In the first window `carry` is what
+            `make_step`'s state carries, or None, which `unroll` takes for the initial state.
+        length: of a window, in samples. The last is shorter where the rows' length is no multiple of it.
+
+    Returns:
+        A `GradientFunction`. Every array of a batch with two axes or more is cut along its second, time, which must be
+        the same for all; others go to every window whole. Window `w` gets the key `fold_in(key, w)`.
+
+    Raises:
+        TypeError: `length` is not an integer, `objective` is not a function; the carry changes its structure.
+        ValueError: `length` is below 1; at the first step, arrays of different lengths.
+
+    Source: Williams and Peng, An efficient gradient-based algorithm for on-line training of recurrent network
+        trajectories, Neural Computation 2 (1990), 490-501: truncation at a fixed distance. Windows that do not overlap
+        are what Zaremba, Sutskever and Vinyals (arXiv 1409.2329, section 4.1) train with.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> from sequinox.train import squared_error, truncated_bptt
+        >>> def objective(model, batch, key, carry):
+        ...     ys, carry = model.unroll(batch["x"], carry)
+        ...     return squared_error(ys, batch["y"]), {}, carry
+        >>> model = sqx.GRU(3, 4, jax.random.key(0))
+        >>> batch = {"x": jnp.ones((2, 50, 3)), "y": jnp.zeros((2, 50, 4))}
+        >>> got = truncated_bptt(objective, 20)(model, batch, None)  # windows of 20, 20 and 10 samples
+        >>> int(got.loss.count), got.carry.shape
+        (400, (2, 4))
+    """
+    if isinstance(objective, GradientFunction):
+        raise TypeError(
+            "truncated_bptt: objective must be a plain objective; put it inside: accumulate(truncated_bptt(...), n)."
+        )
+    return Truncated(objective, check_integer("truncated_bptt", "length", length, 1))
+
+
+def look_back(objective: Any, n: Any) -> Callable[..., Any]:
+    r"""An objective whose gradient reaches `n` samples further back than its losses.
+
+    For windows that overlap: each begins with `n` samples that earlier windows have counted, and moves on by the rest,
+    $k_1$ samples. So every loss reaches back at least `n` samples and at most $k_2 = n + k_1$, where windows side by
+    side cut the first of them off from everything. `Windows(..., lookback=n)` gives such windows.
+
+    Arguments:
+        objective: `(model, batch, key, carry) -> (loss, metrics, carry)`.
+        n: how many samples at the start of every window are read for the state's sake alone.
+
+    Returns:
+        An objective of the same form. The carry it takes and gives is the state before a window's first sample.
+
+    Raises:
+        TypeError: `n` is not an integer, `objective` is not a function.
+        ValueError: `n` is below 1; at the first step, a window that is not longer than `n`.
+
+    Source: Williams and Peng 1990, BPTT(h; h'): every h' samples a derivative over the last h; here $h = k_2$ and
+        $h' = k_1$.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, sequinox as sqx
+        >>> from sequinox.train import GradientFunction, look_back, squared_error
+        >>> def objective(model, batch, key, carry):
+        ...     ys, carry = model.unroll(batch["x"], carry)
+        ...     return squared_error(ys, batch["y"]), {}, carry
+        >>> model = sqx.GRU(3, 4, jax.random.key(0))
+        >>> window = {"x": jnp.ones((2, 25, 3)), "y": jnp.zeros((2, 25, 4))}
+        >>> got = GradientFunction(look_back(objective, 15))(model, window, None, model.init_state(2))
+        >>> int(got.loss.count) == 2 * 10 * 4  # the losses of the last 10 samples
+        True
+    """
+    if not callable(objective) or isinstance(objective, GradientFunction):
+        raise TypeError(f"look_back: objective must be a plain objective, got {type(objective).__name__}.")
+    n = check_integer("look_back", "n", n, 1)
+
+    def looking_back(model: PyTree, batch: Any, key: Any, carry: PyTree) -> tuple[Any, ...]:
+        time = _time(batch, "look_back")
+        if time <= n:
+            raise ValueError(f"look_back: a window must be longer than n = {n} samples, got {time}.")
+        stride, counted, after = time - n, None, None
+        cuts = sorted({0, n, stride, time})
+        for i, (start, end) in enumerate(itertools.pairwise(cuts)):
+            part = objective(model, _stretch(batch, start, end - start), fold_in(key, i), carry)
+            loss, metrics, carry = check_objective(part, True)
+            if start >= n:
+                counted = (loss, metrics) if counted is None else _merge(counted, (loss, metrics))
+            if end == stride:  # here the next window begins
+                after = cut(carry)
+        assert counted is not None
+        return *counted, after
+
+    return looking_back
+
+
+def same_kind(who: str, after: PyTree, before: PyTree) -> PyTree:
+    """`after`, if it has the tree, shapes and dtypes of `before`; weak types dropped."""
+    kind = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
+    if jax.tree.structure(after) != jax.tree.structure(before):
+        got, wanted = jax.tree.structure(after), jax.tree.structure(before)
+        raise TypeError(f"{who}: the carry must keep its structure, got {got} after {wanted}.")
+    differing = [
+        f"carry{jtu.keystr(path)}: {was[1]}{list(was[0])} before, {now[1]}{list(now[0])} after"
+        for (path, was), now in zip(
+            jtu.tree_leaves_with_path(kind(before), is_leaf=_is_kind),
+            jax.tree.leaves(kind(after), is_leaf=_is_kind),
+            strict=True,
+        )
+        if was != now
+    ]
+    if differing:
+        raise TypeError(f"{who}: the carry must keep its shapes and dtypes; " + "; ".join(differing) + ".")
+    return jax.tree.map(lambda new, old: jnp.asarray(new).astype(old.dtype) if _is_number(old) else new, after, before)
+
+
+def _is_kind(leaf: Any) -> bool:
+    return isinstance(leaf, tuple) and len(leaf) == 2 and isinstance(leaf[0], tuple)
+
+
+def _is_number(leaf: Any) -> bool:
+    return not jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+
+
+def _time(batch: Any, who: str) -> int:
+    """The length of the second axis, which all arrays that have one must share."""
+    times = {
+        f"batch{jtu.keystr(path)}": jnp.shape(leaf)
+        for path, leaf in jtu.tree_leaves_with_path(batch)
+        if jnp.ndim(leaf) > 1
+    }
+    lengths = {shape[1] for shape in times.values()}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"{who}: the second axis, time, must be the same in all arrays of two axes or more, got {times}."
+        )
+    return lengths.pop()
+
+
+def _stretch(batch: Any, start: Any, length: int) -> Any:
+    """`length` samples from `start`, which may be traced."""
+    take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, length, 1) if jnp.ndim(leaf) > 1 else leaf
+    return jax.tree.map(take, batch)
+
+
+def _merge(one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: a + b, one, other)

@@ -1,0 +1,165 @@
+"""The memory of a training step by formula, before anything is allocated."""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ..._layer import SequenceLayer
+from ...attention._cache import is_cache
+from ...layers import Bidirectional, Stack
+from ...layers._around import Around
+from ...layers._pooling import Pooling
+from ...layers._several import Several
+
+
+class MemoryEstimate(NamedTuple):
+    """Bytes of a training step, by formula. `print` shows a table.
+
+    Attributes:
+        states: of all layers, one a sample, as backpropagation through time keeps them.
+        inputs: the samples.
+        outputs: of the model.
+        weights: the trainable arrays.
+        gradients: as many bytes again.
+        optimiser: its state; of Adam two moments a weight.
+    """
+
+    states: int
+    inputs: int
+    outputs: int
+    weights: int
+    gradients: int
+    optimiser: int
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return sum(self)
+
+    def __str__(self) -> str:
+        rows = [*self._asdict().items(), ("total", self.total)]
+        return "\n".join(f"{name:<9}  {si(number, 'B'):>8}" for name, number in rows)
+
+
+def memory_estimate(
+    model: Any, batch_size: Any, time: Any, *, optimiser: optax.GradientTransformation | None = None
+) -> MemoryEstimate:
+    """The memory of a training step by formula: states, inputs and outputs of `batch_size` rows of `time` samples,
+    weights, gradients and the optimiser's state. Nothing is computed or allocated.
+
+    A recurrent state counts `time` times, since backpropagation through time keeps one a sample. The state of a layer
+    that sees a window of samples (a convolution, pooling) and a cache count as they are after `time` samples. What else
+    a derivative keeps (pre-activations, outputs of inner layers, attention's weights) is not in it, nor XLA's working
+    memory: [`profile`][sequinox.train.profile] shows what XLA asks for beside it.
+
+    Arguments:
+        model: a sequence layer, or its shapes alone: what `eqx.filter_eval_shape` makes of its constructor.
+        batch_size: rows.
+        time: samples a row.
+        optimiser: an optax transformation. Default: Adam.
+
+    Returns:
+        `MemoryEstimate`, in bytes.
+
+    Raises:
+        TypeError: `model` is no sequence layer; `batch_size` or `time` is not an integer.
+        ValueError: `batch_size` or `time` is below 1; `model` reads samples of any width.
+
+    Examples:
+        >>> import equinox as eqx, jax, sequinox as sqx
+        >>> from sequinox.train import memory_estimate
+        >>> make = lambda key: sqx.recurrent_net(300, 512, 10_000, key, cell="rnn", pool=None)
+        >>> print(memory_estimate(eqx.filter_eval_shape(make, jax.random.key(0)), 32, 100))
+        states      6.55 MB
+        inputs      3.84 MB
+        outputs      128 MB
+        weights     22.2 MB
+        gradients   22.2 MB
+        optimiser   44.4 MB
+        total        227 MB
+    """
+    who = "memory_estimate"
+    if not isinstance(model, SequenceLayer):
+        raise TypeError(f"{who}: model must be a sequence layer, got {type(model).__name__}.")
+    for name, value in (("batch_size", batch_size), ("time", time)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"{who}: {name} must be an integer, got {value!r}.")
+        if value < 1:
+            raise ValueError(f"{who}: {name} must be at least 1, got {value}.")
+    shape = (int(batch_size), int(time))
+    if model._sample_ndim == 0:
+        return estimate(model, jax.ShapeDtypeStruct(shape, jnp.int32), optimiser)
+    if model.n_in is None:
+        raise ValueError(f"{who}: the model reads samples of any width (n_in is None), so its memory is not known.")
+    params = jax.tree.leaves(eqx.filter(model, _is_trained))
+    return estimate(model, jax.ShapeDtypeStruct((*shape, model.n_in), _dtype(params)), optimiser)
+
+
+def estimate(
+    model: SequenceLayer, inputs: jax.ShapeDtypeStruct, optimiser: optax.GradientTransformation | None
+) -> MemoryEstimate:
+    """As `memory_estimate`, for samples of a given shape."""
+    optimiser = optax.adam(1e-3) if optimiser is None else optimiser
+    params = eqx.filter(model, _is_trained)
+
+    def run(model: Any, xs: Any) -> Any:
+        return model.unroll(xs, key=jax.random.key(0))
+
+    outputs, state = eqx.filter_eval_shape(run, model, inputs)
+    opt_state = eqx.filter_eval_shape(optimiser.init, params)
+    n_time = inputs.shape[model._time_axis(len(inputs.shape))]
+    weights = _bytes(params)
+    return MemoryEstimate(
+        states=_states(model, state, n_time),
+        inputs=_bytes(inputs),
+        outputs=_bytes(outputs),
+        weights=weights,
+        gradients=weights,
+        optimiser=_bytes(opt_state),
+    )
+
+
+def _states(layer: Any, state: Any, time: int) -> int:
+    """Bytes of a layer's state over all samples."""
+    if layer.receptive_field is not None or isinstance(layer, Pooling):  # it is not read again to make the next one
+        return _bytes(state)
+    inner, parts = [], []
+    if isinstance(layer, Several):
+        inner, parts = layer.layers, layer._apart(state)
+    elif isinstance(layer, Stack):
+        inner, parts = [layer.layer] * layer.depth, state
+    elif isinstance(layer, Bidirectional):
+        inner, parts = (layer.forward_layer, layer.backward_layer), state
+    elif isinstance(layer, Around):
+        inner, parts = [layer.inner], [state]
+    if inner:
+        return sum(_states(la, part, time) for la, part in zip(inner, parts, strict=True))
+    leaves = jax.tree.leaves(state, is_leaf=is_cache)
+    # Counters have no derivative, so none is kept.
+    return sum(_bytes(leaf) if is_cache(leaf) else time * _bytes(eqx.filter(leaf, _is_trained)) for leaf in leaves)
+
+
+def _is_trained(leaf: Any) -> bool:
+    has_dtype = eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+    return has_dtype and jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+
+
+def _dtype(params: list[Any]) -> Any:
+    return params[0].dtype if params else jnp.float32
+
+
+def si(number: float, unit: str) -> str:
+    """`6.55 MB`: three digits, powers of 1000."""
+    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "µ")):
+        if abs(number) >= 0.9995 * 10.0**power:
+            return f"{float(f'{number / 10.0**power:.3g}'):g} {prefix}{unit}"
+    return f"{number:g} {unit}"

@@ -1,0 +1,203 @@
+"""A model's structure as JSON and back: every layer of the library's table, and what a file may not do."""
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import sys
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from table import TABLE
+
+import sequinox as sqx
+from sequinox.train.checkpoints._describe import describe, rebuild
+
+TESTS = tuple(sorted({name for name in sys.modules if name.startswith(("table", "test_describe"))} | {"promises"}))
+
+
+def blank(kind, shape, dtype):
+    if kind == "numpy":
+        return np.zeros(shape, dtype)
+    return jax.ShapeDtypeStruct(shape, jax.random.key(0, impl=dtype).dtype if kind == "key" else dtype)
+
+
+def there_and_back(model, trust=TESTS):
+    return rebuild(json.loads(json.dumps(describe(model), allow_nan=False)), blank, trust, "load_model")
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=repr)
+def test_every_layer_of_the_table_comes_back_with_its_whole_structure(entry):
+    layer = eqx.filter_eval_shape(entry.make)
+    again = there_and_back(layer)
+    assert jax.tree.structure(again) == jax.tree.structure(layer)
+    assert jax.tree.leaves(again) == jax.tree.leaves(layer)
+    assert repr(again) == repr(layer)
+
+
+def test_a_layer_that_is_built_and_one_of_shapes_have_one_description():
+    make = lambda: sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="gru", dropout=0.25)
+    assert describe(make()) == describe(eqx.filter_eval_shape(make))
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Everything(eqx.Module):
+    arrays: Any
+    values: Any = eqx.field(static=True)
+
+    def __init__(self, arrays, values=None):
+        raise AssertionError("no constructor runs on the way back")
+
+
+def everything(arrays, values=None):
+    module = object.__new__(Everything)
+    object.__setattr__(module, "arrays", arrays)
+    object.__setattr__(module, "values", values)
+    return module
+
+
+def scale(x, by):
+    return x * by
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 3, 2**70, 0.1, -0.0, math.inf, -math.inf, math.nan, 1e-320, 1 - 2j, "é\n", "", Colour.RED),
+        *((), [], {}, (1,), [1, (2.0, {"b": 1, "a": None, (1, "x"): [3]})], Pair(1, Pair("a", ())), {"dtype": "x"}),
+        *(np.dtype("int8"), jnp.dtype(jnp.bfloat16), jnp.float32, np.float32, np.int64, jnp.bfloat16),
+        *(jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jax.lax.rsqrt, jnp.abs, jnp.add, jax.nn.sigmoid, scale),
+        *(sqx.GRU, eqx.nn.LayerNorm, jax.random.normal, Pair, jax.nn.initializers.zeros, sqx.GRU.step),
+    ],
+    ids=repr,
+)
+def test_a_value_in_a_static_field_and_outside_one(value):
+    for module in (everything((), value), everything([value])):
+        again = there_and_back(module)
+        was, came = (module.values, again.values) if module.arrays == () else (module.arrays[0], again.arrays[0])
+        assert type(came) is type(was) and repr(came) == repr(was)
+        assert came is was or came == was or math.isnan(came)
+        if isinstance(value, dict):
+            assert list(came) == list(was)
+
+
+def test_partial_functions_and_arrays_of_every_kind():
+    tree = {
+        "partial": functools.partial(scale, by=2),
+        "tree": jax.tree_util.Partial(scale, by=jnp.ones(3)),
+        "key": jax.random.split(jax.random.key(0, impl="rbg"), 2),
+        "numpy": np.zeros((0, 2), np.int16),
+        "bf16": jnp.zeros((1, 1), jnp.bfloat16),
+        "scalar": jnp.zeros(()),
+    }
+    again = there_and_back(tree)
+    assert again["partial"].func is scale and again["partial"].keywords == {"by": 2} and again["partial"].args == ()
+    assert again["tree"].func is scale and again["tree"].keywords["by"].shape == (3,)
+    assert type(again["tree"]) is jax.tree_util.Partial
+    assert (again["key"].shape, again["key"].dtype) == ((2,), tree["key"].dtype)
+    assert (
+        isinstance(again["numpy"], np.ndarray) and again["numpy"].shape == (0, 2) and again["numpy"].dtype == np.int16
+    )
+    assert again["bf16"] == jax.ShapeDtypeStruct((1, 1), jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (jax.nn.relu, "jax.nn:relu"),
+        (jnp.exp, "jax.numpy:exp"),
+        (sqx.GRU, "sequinox:GRU"),
+        (eqx.nn.MLP, "equinox.nn:MLP"),
+    ],
+)
+def test_names_are_public_ones_that_another_version_has_as_well(value, name):
+    assert describe(value) == {"name": name}
+
+
+def local():
+    class Local(eqx.Module):
+        pass
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            lambda x: x,
+            r"layers\[1\]\.values\[0\] cannot be written down: it is test_describe\.<lambda>, which has no name",
+        ),
+        (local(), r"layers\[1\].*: it is test_describe\.local\.<locals>\.Local, which has no name in a module"),
+        (jnp.ones(2), r"layers\[1\].*: it is an array in a static field"),
+        (
+            functools.partial(scale, by=jnp.ones(2)),
+            r"\.keywords\['by'\] cannot.*an array in a static field or a function's",
+        ),
+        ("x".join, r"layers\[1\].*"),
+        (object(), r"layers\[1\].*: it is an instance of builtins\.object"),
+        ({1, 2}, r"layers\[1\].*: it is an instance of builtins\.set"),
+    ],
+    ids=str,
+)
+def test_what_has_no_name_or_value_is_refused_with_its_path(value, message):
+    model = {"layers": [1, everything(jnp.ones(1), (value,))]}
+    with pytest.raises(ValueError, match=message.replace(r"layers\[1\]", r"\['layers'\]\[1\]", 1)):
+        describe(model)
+
+
+EVIL = {"partial": {"name": "os:system"}, "args": ["echo"], "keywords": [], "tree": False}
+
+
+@pytest.mark.parametrize(
+    ("structure", "message"),
+    [
+        (EVIL, r"the model names os:system, of the package 'os', which is not among those trusted .*trust=\('os',\)"),
+        ({"name": "builtins:eval"}, "of the package 'builtins', which is not among those trusted"),
+        ({"name": "jax.numpy:os"}, "cannot be found"),
+        ({"name": "sequinox._files:os.system"}, "names sequinox._files:os.system, of the package 'posix'"),
+        ({"name": "sequinox._files:tempfile"}, "which is not among those trusted"),
+        ({"name": "jax.nn:relu.__class__.__base__"}, "which is not among those trusted"),
+        ({"name": "jax.numpy:load"}, "names jax.numpy:load, which is no part of a model"),
+        ({"name": "equinox_evil:x"}, "of the package 'equinox_evil'"),
+        ({"name": "sequinox:NoSuchLayer"}, "names sequinox:NoSuchLayer, which cannot be found here"),
+        ({"name": "sequinox.nowhere:X"}, r"which cannot be found here: No module named"),
+        ({"class": "sequinox:load_torch", "fields": {}}, "is not a class of the kind"),
+        ({"class": "jax:Array", "fields": {}}, "is not a class of the kind"),
+        ({"named": "sequinox:GRU", "items": []}, "is not a class of the kind"),
+        ({"nothing": 1}, "the description of the model is damaged"),
+        ({"dict": 3}, "the description of the model is damaged"),
+        ({"array": [2], "dtype": "flout32"}, "the description of the model is damaged"),
+        ({"float": 0.5}, "the description of the model is damaged"),
+        ({"list": [1], "more": 2}, "has another description"),
+    ],
+    ids=str,
+)
+def test_a_description_reaches_nothing_but_public_parts_of_trusted_packages(structure, message):
+    with pytest.raises(ValueError, match="load_model: .*" + message):
+        rebuild({"list": [structure]}, blank, (), "load_model")
+
+
+def test_a_class_whose_fields_have_changed_is_refused():
+    structure = describe(eqx.filter_eval_shape(lambda: sqx.Dense(3, 2, jax.random.key(0))))
+    fields = structure["fields"]
+    assert {f.name for f in dataclasses.fields(sqx.Dense)} == set(fields)
+    more = {"class": "sequinox:Dense", "fields": {**fields, "old": 1}}
+    with pytest.raises(ValueError, match=r"sequinox:Dense has no fields \['old'\], which it had"):
+        rebuild(more, blank, (), "load_model")
+    fewer = {"class": "sequinox:Dense", "fields": {k: v for k, v in fields.items() if k != "W"}}
+    with pytest.raises(ValueError, match="sequinox:Dense has a field 'W', which the saved model lacks"):
+        rebuild(fewer, blank, (), "load_model")

@@ -1,0 +1,164 @@
+"""What `fit` calls: callbacks, the rule to stop, an objective with a carry."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sequinox.train import Batches, Total, early_stopping, fit, squared_error
+
+
+def objective(model, batch, key):
+    return squared_error(model[None] * batch.data[:, None], jnp.zeros((2, 1))), {}
+
+
+def run(out_dir=None, *, steps=20, batches=None, **options):
+    defaults = {"key": jax.random.key(0), "log_every": 4, "progress": False, "out_dir": out_dir}
+    source = Batches(np.ones(4, np.float32), 2, seed=0) if batches is None else batches
+    return fit(jnp.ones(1), optax.sgd(0.1), objective, source, steps=steps, **{**defaults, **options})
+
+
+def test_callbacks_get_every_line_and_the_state_of_the_moment():
+    calls = []
+    note = lambda step, values, state: calls.append((step, values, int(state.step), float(state.model[0])))
+    result = run(steps=10, callbacks=[note], evaluate=lambda model: {"w": model[0]}, evaluate_every=6)
+    assert [{"step": step, **values} for step, values, _, _ in calls] == result.history
+    assert [step for step, *_ in calls] == [4, 6, 8, 10]
+    for step, values, now, weight in calls:
+        assert step <= now <= step + 2
+        assert weight == pytest.approx(0.8**now, rel=1e-5)
+        if "eval/w" in values:
+            assert now == step
+
+
+class Asked(Batches):
+    """Notes how many lines are on the disk when each batch is asked for."""
+
+    def __init__(self, path):
+        super().__init__(np.ones(4, np.float32), 2, seed=0)
+        self.path, self.lines = path, []
+
+    def __next__(self):
+        self.lines.append(self.path.read_bytes().count(b"\n") if self.path.exists() else 0)
+        return super().__next__()
+
+
+def test_a_line_is_written_when_its_numbers_are_there_two_steps_later(tmp_path):
+    batches = Asked(tmp_path / "metrics.jsonl")
+    run(tmp_path, steps=9, batches=batches)
+    # Before steps 1 to 9: the line of step 4 is written after step 6, that of step 8 at the end.
+    assert batches.lines == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+
+
+def metric(values):
+    """An evaluation that gives these values in turn."""
+    found = iter(values)
+    return lambda model: {"loss": next(found)}
+
+
+def test_early_stopping_ends_the_run_and_a_resumed_one_at_the_same_step(tmp_path):
+    values = [3.0, 2.0, 2.5, 1.9, 2.0, 1.95, 1.0, 1.0]
+    options = {"evaluate_every": 2, "save_every": 2, "stop": early_stopping("eval/loss", patience=2)}
+    result = run(tmp_path / "straight", evaluate=metric(values), **options)
+    assert result.stopped and not result.interrupted and int(result.state.step) == 12
+
+    broken = Interrupting(8)
+    with pytest.raises(RuntimeError):
+        run(tmp_path / "broken", evaluate=metric(values), batches=broken, **options)
+    resumed = run(tmp_path / "broken", evaluate=metric(values[3:]), resume=True, **options)
+    assert int(resumed.state.step) == 12 and resumed.stopped
+    again = run(tmp_path / "broken", evaluate=metric([]), resume=True, **options)
+    assert int(again.state.step) == 12 and again.stopped
+    names = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("straight", "broken")]
+    assert names[0] == names[1]
+
+
+class Interrupting(Batches):
+    def __init__(self, at):
+        super().__init__(np.ones(4, np.float32), 2, seed=0)
+        self._countdown = at
+
+    def __next__(self):
+        self._countdown -= 1
+        if self._countdown == 0:
+            raise RuntimeError
+        return super().__next__()
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([3, 2, 1, 0], {"patience": 1}, []),
+        ([3, 4, 2, 5, 6], {"patience": 2}, [4]),
+        ([3, 4, None, 2, 5, None, 6], {"patience": 2}, [6]),
+        ([1, 2, 3], {"patience": 1, "mode": "max"}, []),
+        ([1, 0.5, 3], {"patience": 1, "mode": "max"}, [1]),
+        ([3, 2.9, 2.8, 2.4], {"patience": 2, "min_delta": 0.5}, [2]),
+        ([3, 2.9, 2.4, 2.3, 2.2], {"patience": 2, "min_delta": 0.5}, [4]),
+        ([3, 3, 3], {"patience": 2}, [2]),
+    ],
+)
+def test_early_stopping_by_hand(values, options, expected):
+    rule = early_stopping("eval/loss", **options)
+    lines = [{"step": i, "train/loss": 9.0, "eval/loss": value} for i, value in enumerate(values)]
+    lines = [{k: v for k, v in line.items() if v != "absent"} for line in lines]
+    first = [i for i in range(len(lines)) if rule(lines[: i + 1])][:1]
+    assert first == expected
+
+
+def test_a_carry_goes_from_batch_to_batch_and_is_resumed(tmp_path):
+    def counting(model, batch, key, carry):
+        loss, _ = objective(model, batch, key)
+        return loss, {"seen": Total(carry["n"].sum(), 1)}, {"n": carry["n"] + batch.data}
+
+    def of(out_dir, steps, resume=False):
+        return fit(
+            jnp.ones(1),
+            optax.sgd(0.1),
+            counting,
+            Batches(np.arange(4, dtype=np.float32), 2, seed=0, shuffle=False),
+            steps=steps,
+            key=jax.random.key(0),
+            carry={"n": jnp.array([10.0, 20.0])},
+            out_dir=out_dir,
+            log_every=1,
+            resume=resume,
+            progress=False,
+        )
+
+    of(tmp_path, 3)
+    result = of(tmp_path, 5, resume=True)
+    assert [line["train/seen"] for line in result.history] == [30.0, 31.0, 36.0, 37.0, 42.0]
+    assert result.state.carry["n"].tolist() == [10.0 + 0 + 2 + 0 + 2 + 0, 20.0 + 1 + 3 + 1 + 3 + 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"callbacks": [3]}, TypeError, "callbacks must be a list of functions"),
+        ({"callbacks": print}, TypeError, "callbacks must be a list of functions"),
+        ({"stop": 3}, TypeError, "stop must be a function of the history"),
+        ({"stop": early_stopping("eval/loss", patience=1)}, ValueError, "'eval/loss', which needs evaluate"),
+        ({"parallel": 4}, TypeError, "parallel must be a DataParallel, got int"),
+        ({"carry": jnp.zeros(2)}, TypeError, "argument"),
+    ],
+)
+def test_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        run(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"patience": 0}, ValueError, "patience must be at least 1"),
+        ({"patience": 1.5}, TypeError, "patience must be an integer"),
+        ({"patience": 1, "mode": "up"}, ValueError, "mode must be 'min' or 'max'"),
+        ({"patience": 1, "min_delta": -1.0}, ValueError, "min_delta must be a number from 0"),
+        ({"patience": 1, "metric": 3}, TypeError, "must be the name of a metric"),
+    ],
+)
+def test_bad_rules(options, error, message):
+    with pytest.raises(error, match=message):
+        early_stopping(**({"metric": "eval/loss"} | options))
