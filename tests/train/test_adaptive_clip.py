@@ -16,7 +16,7 @@ from sequinox.train import (
 )
 
 
-def run(clip, norms):
+def run(clip, norms) -> tuple[Any, Any, Any]:
     """The norms after clipping, and the bounds, of gradients in a fixed direction."""
     update: Any = jax.jit(clip.update)
     state, after, limits = clip.init({"W": jnp.zeros(2)}), [], []

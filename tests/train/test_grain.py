@@ -16,8 +16,8 @@ grain = pytest.importorskip("grain")
 FULL = [n for n in LENGTHS if n]
 
 
-def source(per=None, lengths=LENGTHS, epochs=1, seed=0):
-    targets = {"sample": per_sample, "sequence": per_sequence}.get(per)
+def source(per=None, lengths=LENGTHS, epochs=1, seed: int | None = 0):
+    targets = {None: None, "sample": per_sample, "sequence": per_sequence}[per]
     elements = rows(lengths) if targets is None else list(zip(rows(lengths), targets(lengths), strict=True))
     dataset = grain.MapDataset.source(elements)
     return (dataset if seed is None else dataset.shuffle(seed=seed)).repeat(epochs)

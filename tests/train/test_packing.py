@@ -190,7 +190,7 @@ def test_a_source_brings_every_sequence_whole_and_once_an_epoch_with_other_neigh
             assert batch.real.tolist() == batch.mask.any(axis=1).tolist()
         neighbours.append({frozenset(sample // 100 for sample in row) for row in every})
     assert neighbours[0] != neighbours[1] != neighbours[2]
-    assert all(len(row) == len(set(row)) for row in every)
+    assert all(len(row) == len(set(row)) for row in every)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_without_shuffling_a_source_gives_the_rows_of_pack():

@@ -15,13 +15,13 @@ import sequinox as sqx
 from sequinox.train import (
     Batch,
     SequenceBatch,
-    _flops,
     accumulate,
     memory_estimate,
     pad,
     profile,
     squared_error,
 )
+from sequinox.train.watch import _flops
 from sequinox.train.watch._flops import count_flops, matmul_peak
 from sequinox.train.watch._memory import si
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._arguments import check_integer
-from ._layout import Layout, Piece
+from ._layout import Layout, whole_pieces
 from ._order import EpochSource, check_shard, epoch_order, shard_rows
 from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
@@ -172,11 +172,8 @@ class Buckets(EpochSource):
 
 def padded_batch(data: Ragged, sequences: np.ndarray, n_rows: int, length: int) -> SequenceBatch:
     """One sequence a row, zeros after each and below them."""
-    sizes = data.lengths[sequences].tolist()
-    pieces = [
-        Piece(row, 0, s, 0, size, True, True)
-        for row, (s, size) in enumerate(zip(sequences.tolist(), sizes, strict=True))
-    ]
+    rows = np.arange(len(sequences))
+    pieces = whole_pieces(rows, np.zeros_like(rows), sequences, data.lengths[sequences])
     layout = Layout(pieces, n_rows, length)
     targets = None
     if data.per_sample is not None:

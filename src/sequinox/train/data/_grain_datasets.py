@@ -11,7 +11,7 @@ import numpy as np
 from ._at_end import AtEnd
 from ._buckets import padded_batch, pass_leftovers
 from ._grain import ragged
-from ._layout import Piece, lay_out
+from ._layout import lay_out, pieces_of
 from ._sequence_batch import SequenceBatch
 
 # Restoring, elements this near are read on to, others sought: a prefetching parent reads about as many ahead each time.
@@ -165,14 +165,15 @@ class _WindowsIterator(_HoldingIterator):
                 total = self._total(held.element)
                 stop = min(total, start + self._length - at)
                 if stop > start:
-                    pieces.append(Piece(row, at, len(elements), start, stop, start == 0, stop == total))
+                    pieces.append((row, at, len(elements), start, stop, start == 0, stop == total))
                     elements.append(held.element)
                 lanes[row] = (held, stop) if stop < total else None
                 at += stop - start
         if not pieces:
             raise StopIteration
         self._lanes = lanes
-        return lay_out(ragged("grain_windows", elements, self._per), pieces, self._batch_size, self._length)
+        data = ragged("grain_windows", elements, self._per)
+        return lay_out(data, pieces_of(pieces), self._batch_size, self._length)
 
     def _total(self, element: Any) -> int:
         data = ragged("grain_windows", [element], self._per)
@@ -215,7 +216,7 @@ def _packable(element: Any, length: int, per: str | None) -> dict[str, np.ndarra
     if data.per_sample is not None:
         features["targets"] = data.per_sample[0]
     elif data.per_sequence is not None:
-        batch = lay_out(data, [Piece(0, 0, 0, 0, total, True, True)], 1, total)
+        batch = lay_out(data, pieces_of([(0, 0, 0, 0, total, True, True)]), 1, total)
         features["targets"], features["ends"] = batch.targets.values[0], batch.targets.mask[0]
     return features
 

@@ -10,46 +10,58 @@ from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
 
 
-class Piece(NamedTuple):
-    """`sequence[start:stop]` at `(row, at)`; `begins`: a sequence starts with it; `ends`: its target is due."""
+class Pieces(NamedTuple):
+    """Pieces of sequences and where they stand, one column each: `sequence[start:stop]` at `(row, at)`.
 
-    row: int
-    at: int
-    sequence: int
-    start: int
-    stop: int
-    begins: bool
-    ends: bool
+    `begins`: a sequence starts with the piece; `ends`: one ends with it, and its target is due.
+    """
+
+    row: np.ndarray
+    at: np.ndarray
+    sequence: np.ndarray
+    start: np.ndarray
+    stop: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+
+def pieces_of(pieces: Sequence[tuple[int, int, int, int, int, bool, bool]]) -> Pieces:
+    """The columns of a list of pieces."""
+    table = np.array(pieces, np.int64).reshape(-1, len(Pieces._fields)).T
+    return Pieces(*table[:5], *table[5:].astype(bool))
+
+
+def whole_pieces(row: np.ndarray, at: np.ndarray, sequence: np.ndarray, lengths: np.ndarray) -> Pieces:
+    """Whole sequences, of these lengths."""
+    every = np.ones(len(row), bool)
+    return Pieces(row, at, sequence, np.zeros(len(row), np.int64), lengths, every, every)
 
 
 class Layout:
     """Where the samples of some pieces stand in a rectangle of `n_rows` times `n_time` places."""
 
-    def __init__(self, pieces: Sequence[Piece], n_rows: int, n_time: int):
-        self._cuts = [piece[2:5] for piece in pieces if piece.stop > piece.start]
-        self._shape = n_rows, n_time
-        table = np.array([piece for piece in pieces if piece.stop > piece.start], np.int64).reshape(
-            -1, len(Piece._fields)
-        )
-        lengths = table[:, 4] - table[:, 3]
-        self._first = table[:, 0] * n_time + table[:, 1]  # places are numbered row by row
+    def __init__(self, pieces: Pieces, n_rows: int, n_time: int):
+        if not np.all(pieces.stop > pieces.start):
+            pieces = Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
+        lengths = pieces.stop - pieces.start
+        self._pieces, self._shape = pieces, (n_rows, n_time)
+        self._first = pieces.row * n_time + pieces.at  # places are numbered row by row
         self._last = self._first + lengths - 1
-        self._sequences, self._begins, self._ends = table[:, 2], table[:, 5] > 0, table[:, 6] > 0
-        shifts = self._first - np.cumsum(lengths) + lengths
-        self._places = np.repeat(shifts, lengths) + np.arange(lengths.sum())
+        self._places = np.repeat(self._first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
     def lay(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Zeros with the pieces in them, `(n_rows, n_time, *features)`. Of each array only its piece is read."""
         out = self._zeros(arrays[0])
-        if self._cuts:
-            flat = self._flat(out)
-            flat[self._places] = np.concatenate([arrays[i][start:stop] for i, start, stop in self._cuts])
+        cuts = zip(self._pieces.sequence.tolist(), self._pieces.start.tolist(), self._pieces.stop.tolist(), strict=True)
+        if len(self._first):
+            self._flat(out)[self._places] = np.concatenate([arrays[i][start:stop] for i, start, stop in cuts])
         return out
 
     def lay_at_ends(self, targets: np.ndarray) -> AtEnd:
         """The target of each sequence that ends in the rectangle, at its last sample."""
-        values, last = self._zeros(targets), self._last[self._ends]
-        self._flat(values)[last] = targets[self._sequences[self._ends]]
+        ends = self._pieces.ends
+        values, last = self._zeros(targets), self._last[ends]
+        self._flat(values)[last] = targets[self._pieces.sequence[ends]]
         return AtEnd(values, self._flags(last))
 
     @property
@@ -60,7 +72,7 @@ class Layout:
     @property
     def resets(self) -> np.ndarray:
         """True where a sequence begins."""
-        return self._flags(self._first[self._begins])
+        return self._flags(self._first[self._pieces.begins])
 
     def _zeros(self, like: np.ndarray) -> np.ndarray:
         return np.zeros((*self._shape, *like.shape[1:]), like.dtype)
@@ -74,7 +86,7 @@ class Layout:
         return flags
 
 
-def lay_out(data: Ragged, pieces: Sequence[Piece], n_rows: int, n_time: int) -> SequenceBatch:
+def lay_out(data: Ragged, pieces: Pieces, n_rows: int, n_time: int) -> SequenceBatch:
     """A batch of the pieces, with resets; `real` is where a row holds any sample."""
     layout = Layout(pieces, n_rows, n_time)
     targets = None

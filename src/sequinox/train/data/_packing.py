@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from .._arguments import check_integer
-from ._layout import Piece, lay_out
+from ._layout import lay_out, whole_pieces
 from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
 from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
@@ -118,7 +118,8 @@ def pack(inputs: Any, targets: Any = None, *, length: Any) -> Packed:
     data, length = _check("pack", inputs, targets, length)
     rows, starts = best_fit(data.lengths, np.argsort(-data.lengths, kind="stable"), length)
     stops = starts + data.lengths
-    batch = lay_out(data, _pieces(data, np.arange(len(rows)), rows, starts), int(rows.max()) + 1, length)
+    pieces = whole_pieces(rows, starts, np.arange(len(rows)), data.lengths)
+    batch = lay_out(data, pieces, int(rows.max()) + 1, length)
     return Packed(batch, rows, starts, stops)
 
 
@@ -188,26 +189,25 @@ class Packs(EpochSource):
         """The share of real samples in the batches of the epoch of the next batch."""
         return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
 
-    def _plan(self, epoch: int) -> tuple[np.ndarray, list[list[tuple[int, int]]]]:
+    def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+        """The order of the rows, the sequences in each, and where each sequence starts."""
         order = rough_order(self._data.lengths, self._seed, epoch, self._shuffle)
-        rows, starts = best_fit(self._data.lengths, order[self._data.lengths[order] > 0], self._length)
-        contents: list[list[tuple[int, int]]] = [[] for _ in range(int(rows.max()) + 1)]
-        for sequence in order:
-            if rows[sequence] >= 0:
-                contents[rows[sequence]].append((int(sequence), int(starts[sequence])))
-        return epoch_order(len(contents), self._seed, epoch, self._shuffle, 2), contents
+        order = order[self._data.lengths[order] > 0]
+        rows, starts = best_fit(self._data.lengths, order, self._length)
+        by_row = order[np.argsort(rows[order], kind="stable")]
+        contents = np.split(by_row, np.cumsum(np.bincount(rows[order]))[:-1])
+        return epoch_order(len(contents), self._seed, epoch, self._shuffle, 2), contents, starts
 
     def _n_steps(self, plan: Any) -> int:
         return -(-len(plan[0]) // self._batch_size)
 
     def _make(self, plan: Any, position: int) -> SequenceBatch:
-        order, contents = plan
-        start, lengths = position * self._batch_size, self._data.lengths
-        pieces = [
-            Piece(row, at, sequence, 0, int(lengths[sequence]), True, True)
-            for row, packed in enumerate(order[start : start + self._batch_size][self._part])
-            for sequence, at in contents[packed]
-        ]
+        order, contents, starts = plan
+        first = position * self._batch_size
+        packed = [contents[row] for row in order[first : first + self._batch_size][self._part]]
+        sequences = np.concatenate([np.zeros(0, np.int64), *packed])
+        rows = np.repeat(np.arange(len(packed)), np.array([len(row) for row in packed], np.int64))
+        pieces = whole_pieces(rows, starts[sequences], sequences, self._data.lengths[sequences])
         return lay_out(self._data, pieces, self._part.stop - self._part.start, self._length)
 
     def _identity(self) -> dict[str, Any]:
@@ -250,7 +250,3 @@ def _check(name: str, inputs: Any, targets: Any, length: Any) -> tuple[Ragged, i
     data.check_longest(name, length, "length")
     data.check_ends(name)
     return data, length
-
-
-def _pieces(data: Ragged, sequences: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> list[Piece]:
-    return [Piece(int(rows[s]), int(starts[s]), int(s), 0, int(data.lengths[s]), True, True) for s in sequences]

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from .._arguments import check_integer
-from ._layout import Piece, lay_out
+from ._layout import lay_out, pieces_of
 from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
 from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
@@ -62,9 +62,10 @@ class Windows(EpochSource):
             batch_size: the number of lanes, those of all processes together.
             length: samples by which a window advances.
             seed: of the distribution over lanes and the order in them, a non-negative integer.
-            lookback: samples of the past in front of every window, for layers that need a context instead of a state:
-                time is then `lookback + length`. They are masked before a lane's start. Do not carry a state, and count
-                the loss behind them (`outputs[:, lookback:]`), or they count twice; `AtEnd` targets stand only there.
+            lookback: samples of the past in front of every window, masked before a lane's start; time is then
+                `lookback + length`. Read them with [`look_back`][sequinox.train.look_back], which carries the state
+                rightly and counts each loss once; or, with layers that need a context instead of a state, count the
+                losses behind them alone (`outputs[:, lookback:]`). `AtEnd` targets stand only there.
             cut: lay all sequences end to end and cut that into `batch_size` lanes of equal length, instead of keeping
                 sequences whole. A piece begins with a reset, as if it were a sequence. For one long stream, or few.
             shuffle: another distribution and order each epoch. Default: True. Without it, sequences go to the lanes in
@@ -128,11 +129,11 @@ class Windows(EpochSource):
             for piece in self._pieces(row, lane, start - self._lookback, start)
         ]
         n_rows, time = self._part.stop - self._part.start, self._lookback + self._length
-        batch = lay_out(self._data, pieces, n_rows, time)
+        batch = lay_out(self._data, pieces_of(pieces), n_rows, time)
         # Rows whose only samples are of the past have nothing to say any more.
         return batch._replace(real=batch.mask[:, self._lookback :].any(axis=1))
 
-    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
+    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Any]:
         stop = min(start + self._length, lane.length)
         at = max(first, 0)
         i = int(np.searchsorted(lane.offsets, at, side="right")) - 1
@@ -141,7 +142,7 @@ class Windows(EpochSource):
             sequence, shift = int(lane.sequences[i]), int(lane.starts[i]) - offset
             until = min(end, stop)
             ends = until + shift == self._data.lengths[sequence] and until > start
-            yield Piece(row, at - first, sequence, at + shift, until + shift, at == offset, bool(ends))
+            yield row, at - first, sequence, at + shift, until + shift, at == offset, bool(ends)
             at, i = until, i + 1
 
     def _identity(self) -> dict[str, Any]:
@@ -215,8 +216,8 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
         raise TypeError(f"windows: batch must be a SequenceBatch, got {type(batch).__name__}.")
     length = check_integer("windows", "length", length, 1)
     axes = batch.mask.shape
-    along = (batch.inputs, batch.targets, batch.mask, batch.resets)
-    for name, part in zip(("inputs", "targets", "mask", "resets"), along, strict=True):
+    along = {name: part for name, part in batch._asdict().items() if name != "real"}
+    for name, part in along.items():
         for leaf in jax.tree.leaves(part):
             if leaf.shape[:2] != axes:
                 advice = " (Give one target a row its place by at_end.)" if name == "targets" else ""
@@ -231,6 +232,5 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
         return (np if isinstance(part, np.ndarray) else jax.numpy).concatenate([part, filler], axis=1)
 
     return (
-        SequenceBatch(*jax.tree.map(lambda leaf, s=start: cut(leaf, s), along), batch.real)
-        for start in range(0, axes[1], length)
+        batch._replace(**jax.tree.map(lambda leaf, s=start: cut(leaf, s), along)) for start in range(0, axes[1], length)
     )

@@ -84,7 +84,8 @@ class DataParallel:
         def place(path: Any, leaf: Any) -> Any:
             if not eqx.is_array(leaf):
                 return leaf
-            where, spec = jtu.keystr(path), None
+            where: str = jtu.keystr(path)
+            spec: Any = None
             if where.startswith(".carry"):
                 spec = PartitionSpec(self._axis) if leaf.ndim else None
             elif self._rule is not None and where.startswith((".model", ".opt_state")):
