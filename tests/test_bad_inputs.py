@@ -9,6 +9,8 @@ from pathlib import Path
 import bad_inputs
 import pytest
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 CASES = bad_inputs.cases()
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import sequinox as sqx
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def net(**options) -> sqx.Sequential:
     return sqx.recurrent_net(3, 4, 2, jax.random.key(0), n_layers=2, **options)

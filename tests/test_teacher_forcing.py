@@ -107,6 +107,7 @@ def test_dropout_stays_on_and_draws_anew_at_every_step():
     assert len({np.asarray(y).tobytes() for y in ys.reshape(6, 50)}) == 6 and set(np.unique(ys)) == {0.0, 2.0}
 
 
+@pytest.mark.thorough
 def test_growing_caches_and_no_samples():
     decoder = sqx.transformer_decoder(7, 8, 2, 5, 1, 7, K1, tokens=True)
     ys, _ = forced_run(decoder, TOKENS, jnp.ones((4, 6), bool), mask=MASK)

@@ -83,10 +83,10 @@ def flags(seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:
     ("layer", "capacity", "flagged"),
     [
         (PLAIN, None, "neither"),
-        (PLAIN, 19, "resets"),
+        pytest.param(PLAIN, 19, "resets", marks=pytest.mark.thorough),
         (TURNED, None, "both"),
-        (TURNED, 19, "both"),
-        (RING, None, "resets"),
+        pytest.param(TURNED, 19, "both", marks=pytest.mark.thorough),
+        pytest.param(RING, None, "resets", marks=pytest.mark.thorough),
         (RING_TURNED, None, "both"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, sqx.MultiHeadSelfAttention) else str(value),
@@ -168,7 +168,10 @@ def error_of(call: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("how", "masked"), [("eager", False), ("jit", False), ("filter_jit", False), ("jit", True)])
+@pytest.mark.parametrize(
+    ("how", "masked"),
+    [pytest.param("eager", False, marks=pytest.mark.thorough), ("jit", False), ("filter_jit", False), ("jit", True)],
+)
 def test_one_sample_too_many(how: str, masked: bool):
     """By step and by stretch, in one row of three; a masked sample takes no room."""
     layer, xs = PLAIN, draw(ROWS, 4, D)
@@ -433,6 +436,7 @@ def test_gradients_through_a_stream_are_those_of_the_sequence():
             close(a, np.asarray(b), 2e-5)
 
 
+@pytest.mark.thorough
 def test_without_compilation():
     xs = draw(1, 3, D)
     with jax.disable_jit():

@@ -10,6 +10,8 @@ import pytest
 
 import sequinox as sqx
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 KEY = jax.random.key(0)
 
 

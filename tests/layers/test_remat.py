@@ -37,7 +37,9 @@ def assert_close(got: Any, expected: Any) -> None:
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
-@pytest.mark.parametrize("every", [1, 3, 7, 8])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.thorough), 3, pytest.param(7, marks=pytest.mark.thorough), 8]
+)
 def test_values_states_and_gradients_are_those_of_the_layer(every: int):
     flags = (None, None) if every == 8 else (MASK, RESETS)
     assert_close(run(sqx.Remat(LSTM, every), STATE, *flags), run(LSTM, STATE, *flags))

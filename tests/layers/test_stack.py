@@ -55,7 +55,9 @@ def assert_close(got: Any, expected: Any, tolerance: float = 2e-5) -> None:
 # ---- a stack is a Sequential -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "block" else pytest.mark.thorough) for kind in MAKE]
+)
 def test_values_states_and_gradients_are_those_of_a_sequential(kind: str):
     several = layers(kind)
     (_, (ys, states)), (d_plain, d_xs) = jitted((sqx.Sequential(several), XS), None)
@@ -329,6 +331,7 @@ def test_the_compiled_gradient_needs_less_memory():
     assert temporary(sqx.Stack([sqx.Remat(la) for la in several])) < 0.5 * temporary(sqx.Stack(several))
 
 
+@pytest.mark.thorough
 def test_remat_is_transparent():
     one = sqx.Sequential([sqx.GRU(D, 5, KEYS[0]), sqx.LastStep()])
     remat = sqx.Remat(one)

@@ -70,7 +70,9 @@ def by_hand(model: Any, bidirectional: bool, attention: bool) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize("bidirectional", [False, True], ids=["one-way", "both-ways"])
+@pytest.mark.parametrize(
+    "bidirectional", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["one-way", "both-ways"]
+)
 @pytest.mark.parametrize("attention", [False, True], ids=["vector", "attention"])
 def test_logits_and_gradients(attention: bool, bidirectional: bool):
     """The gradient, along a random direction of all weights (the encoder's among them), against differences."""
@@ -112,6 +114,7 @@ def test_the_decoder_begins_with_the_encoders_last_state_in_every_layer(cell: An
     assert eqx.tree_equal(after.start, last) and not eqx.tree_equal(after.decoder, last)
 
 
+@pytest.mark.thorough
 def test_streams_generation_and_beams():
     """Each row's continuation is that of its own source, alone; a long beam finds at least as probable ones."""
     model = make(3, 6, 7, KEY, cell="lstm", attention=True)

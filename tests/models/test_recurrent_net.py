@@ -73,7 +73,7 @@ def test_every_layer_has_weights_of_its_own():
     assert len({m.tobytes() for m in matrices}) == len(matrices)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("cell", [pytest.param("lstm", marks=pytest.mark.thorough), "gru", "rnn"])
 def test_it_streams(cell: Any):
     net = sqx.recurrent_net(3, 5, 2, KEY, cell=cell, n_layers=2)
     state = None

@@ -105,6 +105,7 @@ def test_a_wavenet_of_tokens_streams(language_model: Any):
     np.testing.assert_allclose(jnp.stack(outputs, 1), whole, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_generation_is_that_of_reading_all_anew(language_model: Any):
     """The most probable token each time, from prompts of unequal length, each read as a row of its own."""
     prompt, mask = jnp.array([[3, 1, 4, 1], [5, 7, 0, 0]]), jnp.array([[True] * 4, [True, True, False, False]])

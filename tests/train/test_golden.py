@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.usefixtures("unchecked_types")
+pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 VARIANTS = ["parts", "windows"]
 
 
@@ -69,8 +69,9 @@ def test_sigkill_and_a_new_process(variant, straight, tmp_path):
     assert_golden(variant, tmp_path, straight)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("at", [5, 7, 9])  # just after a save; just after an evaluation; just after the second save
+@pytest.mark.parametrize("at", [5, 7, 9], ids=["after a save", "after an evaluation", "after the second save"])
 def test_an_exception_anywhere(variant, straight, tmp_path, at):
     with pytest.raises(Stop):
         golden_run.run(variant, tmp_path, at=at, action=stop)

@@ -286,3 +286,19 @@ def test_peak_is_the_best_rate_of_sizes_that_are_long_enough(monkeypatch):
 def test_wrong_arguments(model, batch, options, error, message):
     with pytest.raises(error, match=message):
         profile(model, batch, **options)
+
+
+def test_an_objective_with_a_carry():
+    """The products of a stretch of 6 from a state: as of the LSTM alone, forwards 2 B T 4 H (H + d)."""
+    rows, time, d, n = 2, 6, 3, 5
+    model = sqx.LSTM(d, n, jax.random.key(0))
+
+    def objective(model, batch, key, carry):
+        ys, carry = model.unroll(batch, carry)
+        return squared_error(ys, jnp.zeros_like(ys)), {}, carry
+
+    batch = jnp.ones((rows, time, d))
+    report = profile(model, batch, objective=objective, carry=model.init_state(rows), repeats=1)
+    assert report.forward is not None and report.forward.flops == 2 * rows * time * 4 * n * (n + d)
+    with pytest.raises(ValueError, match="a carry needs an objective"):
+        profile(model, batch, carry=model.init_state(rows), repeats=1)

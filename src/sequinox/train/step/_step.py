@@ -1,5 +1,6 @@
 """One training step, from a state to a state."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from ._parallel import DataParallel
 from ._state import StepReport, TrainState, standard_promotion
 from ._truncated import same_kind
 
+# From here on a warning: no sensible number of buckets is as large.
+_MANY_SHAPES = 32
 _RESERVED = ("loss", "grad_norm", "clipped", "clip_limit", "skipped", "steps")
 
 
@@ -145,14 +148,29 @@ class CompiledStep:
         clip_by_norm(None, self._max_norm)  # a wrong value is reported here, not while tracing
         self._clips = clip_norm is not None
         self._parallel = parallel
+        self._shapes: set[Any] = set()
         self._jitted = jax.jit(self._step, static_argnums=0, donate_argnums=1 if donate else ())
 
     def __call__(self, frame: Frame, arrays: tuple[Any, ...], batch: Any) -> tuple[tuple[Any, ...], StepReport]:
         """The next state's arrays, and what was measured."""
-        batch = jax.tree.map(_as_array, batch)
+        leaves, treedef = jax.tree.flatten(batch)
+        leaves = [_as_array(leaf) for leaf in leaves]
+        self._count_shapes(tuple(getattr(leaf, "shape", None) for leaf in leaves))
+        batch = jax.tree.unflatten(treedef, leaves)
         if self._parallel is not None:
             batch = self._parallel.place_batch(batch)
         return self._jitted(frame, arrays, batch)
+
+    def _count_shapes(self, shapes: Any) -> None:
+        if shapes in self._shapes:
+            return
+        self._shapes.add(shapes)
+        if len(self._shapes) == _MANY_SHAPES:
+            warnings.warn(
+                f"make_step: batches have come in {_MANY_SHAPES} different shapes, and each is compiled anew. Pad them to "
+                "a few lengths (Buckets, pad(length=...)).",
+                stacklevel=3,
+            )
 
     def _step(self, frame: Frame, arrays: tuple[Any, ...], batch: Any) -> tuple[tuple[Any, ...], StepReport]:
         state: TrainState = frame.join(arrays)

@@ -125,6 +125,7 @@ def profile(
     *,
     objective: Any = None,
     optimiser: optax.GradientTransformation | None = None,
+    carry: PyTree = None,
     repeats: Any = 10,
     key: Any = None,
 ) -> Profile:
@@ -143,9 +144,10 @@ def profile(
         model: a sequence layer; with an `objective`, any PyTree.
         batch: a `SequenceBatch`, a `Padded`, a pair `(inputs, mask)`, or inputs alone, `(*batch, time, n_in)`; with an
             `objective`, whatever that takes.
-        objective: `objective(model, batch, key) -> (loss, metrics)`, or a `GradientFunction`, as for `make_step`; one
-            without a carry. Default: the mean square of the outputs, which stands in for a loss.
+        objective: `objective(model, batch, key) -> (loss, metrics)`, or a `GradientFunction`, as for `make_step`.
+            Default: the mean square of the outputs, which stands in for a loss.
         optimiser: an optax transformation. Default: Adam.
+        carry: what the objective takes as its fourth argument, as in `init_train_state`. Default: it takes three.
         repeats: timed runs, after one that is not timed; the median counts. Default: 10.
         key: PRNG key. Default: a fixed one, as times do not depend on it.
 
@@ -189,6 +191,8 @@ def profile(
                 f"{who}: without an objective, batch must be a SequenceBatch, a Padded, a pair (inputs, mask) or an "
                 f"array of inputs, got {type(batch).__name__}."
             )
+        if carry is not None:
+            raise ValueError(f"{who}: a carry needs an objective that takes it.")
     optimiser = optax.adam(1e-3) if optimiser is None else optimiser
     numbers, others = eqx.partition(batch if objective is not None else read, eqx.is_array_like)
     numbers = jax.device_put(numbers, device)
@@ -198,16 +202,17 @@ def profile(
     forward = None
 
     # The key is an argument, or XLA would draw at compile time.
-    def run_forward(arrays: Any, numbers: Any, key: Any) -> Any:
-        return run_model(eqx.combine(arrays, static), eqx.combine(numbers, others), key)
+    def run_forward(arrays: Any, numbers: Any, key: Any, *carry: Any) -> Any:
+        return run_model(eqx.combine(arrays, static), eqx.combine(numbers, others), key, *carry)
 
     if not isinstance(objective, GradientFunction):
-        run, compile_seconds, flops, _ = _compile(run_forward, arrays, numbers, key)
-        seconds = _median(lambda: run(arrays, numbers, key), repeats)
+        arguments = (arrays, numbers, key) if carry is None else (arrays, numbers, key, carry)
+        run, compile_seconds, flops, _ = _compile(run_forward, *arguments)
+        seconds = _median(lambda: run(*arguments), repeats)
         forward = ProgramCost(seconds, compile_seconds, flops.number, flops.uncounted)
 
     step = make_step(_stand_in if objective is None else objective, optimiser)
-    state, rest = eqx.partition(init_train_state(model, optimiser, key), eqx.is_array)
+    state, rest = eqx.partition(init_train_state(model, optimiser, key, carry), eqx.is_array)
 
     def take_step(state: Any, numbers: Any) -> Any:
         new, report = step(eqx.combine(state, rest), eqx.combine(numbers, others))

@@ -68,11 +68,13 @@ def assert_same_run(out_dir, expected_dir, steps=STEPS):
             assert line[name] == pytest.approx(value, rel=1e-5 if "grad_norm" in name else 1e-6, abs=1e-6), (line, name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("other", ["four", "two", "begun"])
 def test_the_same_losses_whatever_the_devices(runs, other):
     assert_same_run(runs / other, runs / "alone")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("saved_by", "continued_on"), [("alone", 1), ("four", 1), ("two", 4)])
 def test_a_checkpoint_opens_on_other_devices(runs, tmp_path, saved_by, continued_on):
     """From step 50, where all are alike, to 53: each as one device goes on from its own."""
