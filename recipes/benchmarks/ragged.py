@@ -83,8 +83,8 @@ def ways(inputs: list[np.ndarray], labels: np.ndarray, options: Options) -> dict
 
     lengths, size = [len(row) for row in inputs], options.batch_size
     longest, mean = max(lengths), float(np.mean(lengths))
-    # About as many places a step as the padded way has, but few rows with a long tail would not fill so many.
-    places = size * min(longest, round(4 * mean))
+    # As many places a step as the padded way has, or half of them where a long tail would not fill so many.
+    places = size * longest if longest < 4 * mean else size // 2 * longest
     buckets = Buckets(inputs, labels, batch_samples=places, n_buckets=options.n_buckets, seed=0)
     packs = Packs(inputs, labels, batch_size=size, length=max(longest, round(3 * mean)), seed=0)
     return {

@@ -95,6 +95,18 @@ def test_a_restored_iterator_yields_the_same_batches_from_every_position(make):
     assert next(iterator, None) is None
 
 
+def test_elements_far_apart_are_sought_instead_of_read_on_to(monkeypatch):
+    monkeypatch.setattr("sequinox.train.data._grain_datasets._NEAR", 1)  # far apart: by more than one
+    for name in ("buckets", "windows"):
+        straight = list(MAKERS[name](source()))
+        iterator = iter(MAKERS[name](source()))
+        for position in range(len(straight)):
+            other = iter(MAKERS[name](source()))
+            other.set_state(iterator.get_state())
+            assert_equal(next(other), straight[position])
+            next(iterator)
+
+
 def test_shapes_are_few_and_the_last_batches_go_up_as_in_buckets():
     batches = list(MAKERS["buckets"](source(seed=None)))
     assert {b.inputs.shape[:2] for b in batches} == {(3, 2), (3, 5), (3, 9)}

@@ -167,8 +167,8 @@ class CompiledStep:
         self._shapes.add(shapes)
         if len(self._shapes) == _MANY_SHAPES:
             warnings.warn(
-                f"make_step: batches have come in {_MANY_SHAPES} different shapes, and each is compiled anew. Pad them to "
-                "a few lengths (Buckets, pad(length=...)).",
+                f"make_step: batches have come in {_MANY_SHAPES} different shapes, and each is compiled anew. Pad them "
+                "to a few lengths (Buckets, pad(length=...)).",
                 stacklevel=3,
             )
 
