@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and directories that one process writes to."""
 
 import contextlib
 import os
@@ -37,6 +37,31 @@ def make_writable_directory(path: Path) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise type(error)(error.errno, f"cannot write in the directory {path}: {error.strerror}") from error
+
+
+def lock(path: Path) -> int | None:
+    """Takes a lock file, until its descriptor is closed or the process ends in whatever way.
+
+    Returns:
+        The descriptor; None where the system or the file system has no such locks.
+
+    Raises:
+        BlockingIOError: somebody else has it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _sync_directory(path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+import sequinox as sqx
 from sequinox.train import Batches, Total, early_stopping, fit, squared_error
 
 
@@ -141,7 +142,7 @@ def test_a_carry_goes_from_batch_to_batch_and_is_resumed(tmp_path):
         ({"stop": 3}, TypeError, "stop must be a function of the history"),
         ({"stop": early_stopping("eval/loss", patience=1)}, ValueError, "'eval/loss', which needs evaluate"),
         ({"parallel": 4}, TypeError, "parallel must be a DataParallel, got int"),
-        ({"carry": jnp.zeros(2)}, TypeError, "argument"),
+        ({"carry": jnp.zeros(2)}, TypeError, "objective must take"),
     ],
 )
 def test_bad_arguments(options, error, message):
@@ -162,3 +163,133 @@ def test_bad_arguments(options, error, message):
 def test_bad_rules(options, error, message):
     with pytest.raises(error, match=message):
         early_stopping(**({"metric": "eval/loss"} | options))
+
+
+def test_the_last_step_has_one_line(tmp_path):
+    """Due for the log, and evaluated besides; a run that goes on from there has the lines of an unbroken one."""
+    evaluate = lambda model: {"w": model[0]}
+    short = run(tmp_path / "broken", steps=8, evaluate=evaluate)
+    assert [line["step"] for line in short.history] == [4, 8]
+    assert {"train/loss", "eval/w"} <= short.history[-1].keys()
+    again = run(tmp_path / "broken", steps=8, evaluate=evaluate, resume=True)
+    assert again.history == short.history
+    longer = run(tmp_path / "broken", steps=14, evaluate=evaluate, resume=True)
+    straight = run(tmp_path / "straight", steps=14, evaluate=evaluate)
+    assert longer.history == straight.history
+    assert "eval/w" not in longer.history[1]
+
+
+@pytest.mark.parametrize("evaluate_every", [None, 6])
+def test_an_evaluation_that_fails_loses_nothing(tmp_path, evaluate_every):
+    def failing(model):
+        raise RuntimeError("misspelt")
+
+    good = lambda model: {"w": Total(model[0], 1)}
+    with pytest.raises(RuntimeError, match="misspelt"):
+        run(tmp_path / "broken", steps=10, evaluate=failing, evaluate_every=evaluate_every)
+    resumed = run(tmp_path / "broken", steps=10, evaluate=good, evaluate_every=evaluate_every, resume=True)
+    straight = run(tmp_path / "straight", steps=10, evaluate=good, evaluate_every=evaluate_every)
+    assert resumed.history == straight.history
+    names = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("broken", "straight")]
+    assert names[0] == names[1]
+
+
+def test_two_runs_in_one_directory(tmp_path):
+    def meanwhile(step, values, state):
+        with pytest.raises(ValueError, match="another run is writing to"):
+            run(tmp_path, resume=True)
+
+    result = run(tmp_path, steps=4, callbacks=[meanwhile])
+    assert len(result.history) == 1
+    run(tmp_path, steps=6, resume=True)  # the directory is free again
+
+
+def test_a_model_that_does_something_else_with_the_same_arrays_is_refused(tmp_path):
+    def of(rate, resume=False):
+        return fit(
+            sqx.Sequential([sqx.Dense(1, 1, jax.random.key(0)), sqx.Dropout(rate)]),
+            optax.sgd(0.1),
+            lambda model, batch, key: (
+                squared_error(model(batch.data[:, None, None], key=key)[:, 0], jnp.ones((2, 1))),
+                {},
+            ),
+            Batches(np.ones(4, np.float32), 2, seed=0),
+            steps=4 if resume else 2,
+            key=jax.random.key(0),
+            out_dir=tmp_path,
+            resume=resume,
+            progress=False,
+        )
+
+    of(0.25)
+    with pytest.raises(ValueError, match=r"not the run that was saved:\n  model.*0\.25 in the checkpoint, 0\.5 now"):
+        of(0.5, resume=True)
+    assert int(of(0.25, resume=True).state.step) == 4
+
+
+def test_a_run_whose_steps_are_all_skipped_says_so():
+    bad = lambda model, batch, key: (Total(jnp.sum(model) * jnp.nan, 1), {})
+    with pytest.warns(UserWarning, match="all 4 steps before step 4 were skipped"):
+        fit(
+            jnp.ones(1),
+            optax.sgd(0.1),
+            bad,
+            Batches(np.ones(4, np.float32), 2, seed=0),
+            steps=4,
+            key=jax.random.key(0),
+            log_every=4,
+            progress=False,
+        )
+
+
+def test_numbers_of_numpy_and_callbacks_that_close(tmp_path):
+    class Closing:
+        closed = 0
+
+        def begin(self, history):
+            self.began = list(history)
+
+        def __call__(self, step, values, state):
+            assert not self.closed
+
+        def close(self):
+            self.closed += 1
+
+    callback = Closing()
+    options = {"log_every": np.int64(2), "clip_norm": np.float32(2), "save_every": np.int32(2)}
+    run(tmp_path, steps=np.int64(4), callbacks=[callback], **options)
+    assert callback.began == [] and callback.closed == 1
+    run(tmp_path, steps=6, callbacks=[callback := Closing()], resume=True, log_every=2, clip_norm=2.0)
+    assert [line["step"] for line in callback.began] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("objective", "options", "message"),
+    [
+        (objective, {"carry": jnp.zeros(2)}, r"objective must take \(model, batch, key, carry\), as there is a carry"),
+        (lambda m, b, k, c: None, {}, r"objective must take \(model, batch, key\), as there is no carry"),
+        (lambda m, b, k: (jnp.sum(m), {}), {}, r"its first is a number; write Total\(sum, count\)"),
+        (lambda m, b, k: (Total(jnp.sum(m), 1), {1: Total(1.0, 1)}), {}, "metrics must have names, got 1"),
+    ],
+)
+def test_objectives_of_another_form(objective, options, message):
+    with pytest.raises(TypeError, match=message):
+        fit(
+            jnp.ones(1),
+            optax.sgd(0.1),
+            objective,
+            Batches(np.ones(4, np.float32), 2, seed=0),
+            steps=1,
+            key=jax.random.key(0),
+            progress=False,
+            **options,
+        )
+
+
+def test_batches_that_are_no_numbers():
+    for batch, name in (
+        ({"x": np.array(["a"])}, r"batch\['x'\] must be an array of numbers, got <U1"),
+        ([object()], "got object"),
+    ):
+        with pytest.raises(TypeError, match=name):
+            run(steps=1, batches=[batch])

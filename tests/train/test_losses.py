@@ -301,3 +301,20 @@ def test_total_merges_and_nothing_else():
 def test_a_label_beyond_32_bits_does_not_wrap_round_to_a_class():
     for label in (2**32, -(2**32) + 1):
         assert jnp.isnan(cross_entropy(jnp.zeros((1, 4)), np.array([label])).mean)
+
+
+def test_merged_totals_neither_overflow_nor_stand_still():
+    """2^30 three times is more than an int32; a float32 of 2^24 plus one is itself."""
+    large = Total(jnp.float32(2.0**30), jnp.int32(2**30))
+    merged = sum([large] * 3, Total(0, 0))
+    assert merged.count == 3 * 2**30 and merged.mean == 1.0
+    one = Total(jnp.float32(1), jnp.int32(1))
+    assert sum([Total(jnp.float32(2**24), jnp.int32(2**24))] + [one] * 10, Total(0, 0)).total == 2**24 + 10
+    rows = Total(jnp.array([2.0**24, 1.0]), jnp.array([2**24, 0])) + Total(jnp.ones(2), jnp.array([1, 0]))
+    assert rows.mean.tolist() == [1.0, 0.0] and rows.total.tolist() == [2.0**24 + 1, 2.0]
+
+
+def test_an_exact_hit_of_the_absolute_error_stays():
+    """The derivative at zero is 0, as PyTorch has it; 1 would push right answers away."""
+    got = jax.grad(lambda p: absolute_error(p, jnp.array([[1.0], [2.0], [3.0]])).total)(jnp.array([[1.0], [4.0], [2.0]]))
+    assert got.tolist() == [[0.0], [1.0], [-1.0]]

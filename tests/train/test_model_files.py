@@ -16,6 +16,7 @@ import safetensors.numpy
 
 import sequinox as sqx
 from sequinox.train import Checkpoints, init_train_state, load_model, save_model, warm_start
+from sequinox.train.checkpoints import _model_files
 
 
 def net(seed=0, n_out=2) -> Any:
@@ -277,3 +278,23 @@ def test_all_that_does_not_fit_is_listed_by_its_path():
 def test_wrong_arguments_of_warm_start(options, message):
     with pytest.raises(ValueError, match="warm_start: " + message):
         warm_start(net(), net(), **options)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_gives_way_to_the_newer(tmp_path, monkeypatch):
+    """As when a run goes on that keeps its last checkpoint only."""
+    state = init_train_state(sqx.Dense(3, 2, jax.random.key(0)), optax.sgd(0.1), jax.random.key(1))
+    load = _model_files._load
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state, 1)
+        checkpoints.wait()
+
+        def racing(*arguments):
+            monkeypatch.setattr(_model_files, "_load", load)
+            checkpoints.save(state, 2)
+            checkpoints.wait()
+            raise FileNotFoundError("of step 1")
+
+        monkeypatch.setattr(_model_files, "_load", racing)
+        assert eqx.tree_equal(load_model(tmp_path), state.model)
+        with pytest.raises(FileNotFoundError, match="no checkpoint of step 1"):
+            load_model(tmp_path, step=1)

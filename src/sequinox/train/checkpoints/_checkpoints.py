@@ -200,7 +200,7 @@ class Checkpoints:
         all_processes = gather_json(own)
         description = {
             "leaves": describe_leaves(leaves),
-            "model": _describe_model(state),
+            "model": describe_model(state),
             "data_states": [process["data_state"] for process in all_processes],
             "best": [self._best, self._best_mode],
             "config": to_json("config", config),
@@ -366,7 +366,7 @@ def to_json(name: str, value: Any) -> Any:
         raise TypeError(f"{name} must be JSON-able: {error}.") from None
 
 
-def _describe_model(state: Any) -> dict[str, Any] | None:
+def describe_model(state: Any) -> dict[str, Any] | None:
     if not hasattr(state, "model"):
         return None
     try:

@@ -14,6 +14,9 @@ from ._describe import describe, rebuild
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._stored_model import find_model, public_name
 
+# How often a checkpoint may be removed while it is read.
+_TRIES = 20
+
 
 def load_model(
     path: str | os.PathLike[str],
@@ -28,6 +31,8 @@ def load_model(
 
     A description names classes and functions, and only those of trusted packages are looked up. Another name is an
     error that tells it. Trust a package of your own by `trust`; what it defines is imported.
+
+    The run may go on meanwhile: where a checkpoint is removed while it is read, the newer one is taken.
 
     Arguments:
         path: the `out_dir` of a run, a directory of `Checkpoints`, or a `.safetensors` file of `save_model`.
@@ -59,9 +64,26 @@ def load_model(
         ...     type(load_model(directory)).__name__
         'GRU'
     """
+    for _ in range(_TRIES):  # a run that goes on removes old checkpoints, also while they are read
+        seen = _latest(Path(path))
+        try:
+            return _load(Path(path), step, best, averaged, trust, like)
+        except (OSError, ValueError):
+            if step is not None or _latest(Path(path)) == seen:
+                raise
+    return _load(Path(path), step, best, averaged, trust, like)
+
+
+def _latest(path: Path) -> list[str]:
+    """The names of what is in a directory of checkpoints now."""
+    directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+
+
+def _load(path: Path, step: int | None, best: bool, averaged: bool, trust: Any, like: PyTree) -> Any:
     if not isinstance(trust, tuple | list) or not all(isinstance(name, str) for name in trust):
         raise ValueError(f"load_model: trust must be a tuple of names of packages, got {trust!r}.")
-    stored = find_model(Path(path), step, best, "load_model", averaged=averaged)
+    stored = find_model(path, step, best, "load_model", averaged=averaged)
     model = like
     if model is None:
         if "structure" not in stored.description:

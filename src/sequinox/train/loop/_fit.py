@@ -3,17 +3,17 @@
 import collections
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
-import optax
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from ..losses._total import Total
 from ..step._average import averaged_model
 from ..step._state import TrainState, init_train_state
 from ..step._step import CompiledStep, split
@@ -24,6 +24,8 @@ from ._stream import Stream
 
 # Steps handed to the device before the loop waits: one running, one queued. More would only pile up batches.
 _IN_FLIGHT = 2
+# Steps between checkpoints where nothing is said: a kill loses minutes, not days, and saving costs next to nothing.
+_SAVE_EVERY = 1000
 
 
 class FitResult(NamedTuple):
@@ -54,19 +56,19 @@ class FitResult(NamedTuple):
 
 def fit(
     model: PyTree,
-    optimiser: optax.GradientTransformation,
+    optimiser: Any,
     objective: Any,
-    batches: Iterable[Any],
+    batches: Any,
     *,
-    steps: int,
+    steps: Any,
     key: Any,
     carry: PyTree = None,
     out_dir: str | os.PathLike[str] | None = None,
-    evaluate: Callable[[Any], dict[str, Any]] | None = None,
-    evaluate_every: int | None = None,
-    save_every: int | None = None,
-    log_every: int = 50,
-    clip_norm: float | None = None,
+    evaluate: Any = None,
+    evaluate_every: Any = None,
+    save_every: Any = None,
+    log_every: Any = 50,
+    clip_norm: Any = None,
     resume: bool = False,
     config: dict[str, Any] | None = None,
     best: str | None = None,
@@ -93,8 +95,10 @@ def fit(
 
     **Resuming.** State, data position and half-summed metrics come from the last checkpoint, and the lines
     after it are cut: SIGKILL at any moment, then `resume=True`, ends with the same weights bit for bit and the
-    same `metrics.jsonl` byte for byte. `steps` may be raised; `config`, `key`, `clip_norm`, `log_every` and
-    `evaluate_every` must be those of the run.
+    same `metrics.jsonl` byte for byte. `steps` may be raised; `config`, `key`, `clip_norm`, `log_every`,
+    `evaluate_every` and what the model is besides its arrays must be those of the run. Optimiser and objective are
+    functions and cannot be compared: keep what they depend on in `config`. A directory that another process is writing
+    to is refused.
 
     **Signals.** At SIGINT (Ctrl-C) or SIGTERM the step in hand is finished and saved, then the signal is passed
     on: SIGINT raises KeyboardInterrupt, SIGTERM SystemExit(143); a handler of the caller's is called, and if it
@@ -119,10 +123,12 @@ def fit(
             `model.init_state(batch_size)`. With the windows of long rows as batches this is truncated BPTT. Default:
             nothing is carried.
         out_dir: for metrics and checkpoints. Default: none are written, and the run cannot be resumed.
-        evaluate: `evaluate(model) -> {name: number}`, given the model in inference mode, its parameters averaged where
-            the optimiser is `with_average`. Its arrays may be overwritten by the next step: copy what is to be kept.
+        evaluate: `evaluate(model) -> {name: number or Total}`, given the model in inference mode, its parameters
+            averaged where the optimiser is `with_average`. Its arrays may be overwritten by the next step: copy what
+            is to be kept.
         evaluate_every: steps between evaluations; one more is made after the last step. Default: only that one.
-        save_every: steps between checkpoints; one more is made after the last step. Default: `evaluate_every`.
+        save_every: steps between checkpoints; one more is made after the last step, and one where `evaluate` raises.
+            Default: `evaluate_every`, without that 1,000.
         log_every: steps between lines. Default: 50.
         clip_norm: global norm above which gradients are scaled down. Default: none; recurrent networks want about 1.
         resume: continue from the last checkpoint in `out_dir`, or start if there is none.
@@ -166,11 +172,8 @@ def fit(
     """
     take_step = CompiledStep(objective, optimiser, clip_norm=clip_norm, donate=True, parallel=parallel)
     evaluate_every, save_every = _every("evaluate_every", evaluate_every), _every("save_every", save_every)
-    save_every = save_every or evaluate_every
-    if _every("log_every", log_every) is None:
-        raise ValueError("fit: log_every must be an integer from 1, got None.")
-    if _every("steps", steps) is None:
-        raise ValueError("fit: steps must be an integer from 1, got None.")
+    save_every = save_every or evaluate_every or _SAVE_EVERY
+    log_every, steps = _needed("log_every", log_every), _needed("steps", steps)
     stream = Stream(batches)
     _check_best(best, evaluate, out_dir)
     _check_resume(resume, out_dir, stream, batches)
@@ -184,13 +187,17 @@ def fit(
         stream,
         resume=resume,
         config=config,
-        settings={"clip_norm": clip_norm, "log_every": log_every, "evaluate_every": evaluate_every},
+        settings={
+            "clip_norm": None if clip_norm is None else float(clip_norm),
+            "log_every": log_every,
+            "evaluate_every": evaluate_every,
+        },
         best=best,
         best_mode=best_mode,
         keep_last=keep_last,
         keep_best=keep_best,
     )
-    with contextlib.closing(run), catch_interrupts() as interrupt:
+    with contextlib.closing(run), contextlib.ExitStack() as cleanup, catch_interrupts() as interrupt:
         if resume:
             state = run.resume(state, steps)
         step = int(state.step)
@@ -203,17 +210,44 @@ def fit(
         for callback in callbacks:
             if hasattr(callback, "begin"):
                 callback.begin(run.log.history)
+                if hasattr(callback, "close"):
+                    cleanup.callback(callback.close)
 
         def tell(lines: list[dict[str, Any]]) -> None:
             for line in lines:
                 run.check_measured(line)
+                _warn_if_all_were_skipped(line)
                 if "train/loss" in line:
                     bar.set_postfix(loss=line["train/loss"], refresh=False)
                 told = {name: value for name, value in line.items() if name != "step"}
                 for callback in callbacks:
                     callback(line["step"], told, frame.join(arrays))
 
+        def measure(line_due: bool, evaluation_due: bool) -> dict[str, Any]:
+            """Everything that is due at this step, in one line."""
+            tell(run.log.flush())
+            evaluated: dict[str, Any] = {}
+            if evaluation_due:
+                evaluated = evaluate_or_save(None)
+            values = (run.log.take() if line_due else {}) | evaluated
+            run.log.write(step, values)
+            tell(run.log.history[-1:])
+            return values
+
+        def evaluate_or_save(log_state: dict[str, Any] | None) -> dict[str, Any]:
+            try:
+                return _evaluate(evaluate, frame.join(arrays))
+            except Exception:  # hours of training are not to be lost by a misspelt name
+                run.save(frame.join(arrays), step, {}, log_state)
+                raise
+
         with progress_bar(steps, step, progress and jax.process_index() == 0) as bar:
+            if 0 < step < steps and not stopped:  # what was still due when this step was saved
+                line_due, evaluation_due = step % log_every == 0, evaluate is not None and _due(step, evaluate_every)
+                evaluation_due = evaluation_due and run.log.last_step != step
+                if evaluation_due or (line_due and run.log.unfinished):
+                    values = measure(line_due and run.log.unfinished, evaluation_due)
+                    stopped = stop is not None and bool(stop(run.log.history))
             while step < steps and not stopped and not interrupted:
                 try:
                     batch = next(stream)
@@ -232,14 +266,11 @@ def fit(
                 line_due, save_due = step % log_every == 0, _due(step, save_every) and step < steps
                 evaluation_due = evaluate is not None and _due(step, evaluate_every)
                 interrupted = _interrupted(interrupt, line_due)
+                # The last step's line waits for the evaluation behind the loop.
+                line_due = line_due and not (step == steps and evaluate is not None and not evaluation_due)
                 values = {}
                 if evaluation_due or (line_due and (save_due or interrupted or step == steps or stop is not None)):
-                    tell(run.log.flush())
-                    values = run.log.take() if line_due else {}
-                    if evaluation_due:
-                        values |= _evaluate(evaluate, frame.join(arrays))
-                    run.log.write(step, values)
-                    tell(run.log.history[-1:])
+                    values = measure(line_due, evaluation_due)
                     stopped = stop is not None and bool(stop(run.log.history))
                 elif line_due:
                     run.log.end_line(step)
@@ -248,13 +279,15 @@ def fit(
                     tell(run.log.flush())
                     run.save(frame.join(arrays), step, values)
 
+            interrupted = interrupted and step < steps
             tell(run.log.flush())
             log_state = run.log.get_state()
             last: dict[str, Any] = {}
             if not interrupted:
-                last = run.log.take()
+                evaluated: dict[str, Any] = {}
                 if evaluate is not None and not _due(step, evaluate_every):
-                    last |= _evaluate(evaluate, frame.join(arrays))
+                    evaluated = evaluate_or_save(log_state)
+                last = run.log.take() | evaluated
                 run.check_measured(last)
             # The last line is not part of what is saved: resumed with more steps, a run goes on as if it had not
             # stopped.
@@ -271,6 +304,22 @@ def _interrupted(interrupt: Interrupt, agreed: bool) -> bool:
     if jax.process_count() == 1:
         return bool(interrupt)
     return agreed and bool(np.any(multihost_utils.process_allgather(np.array(bool(interrupt)))))
+
+
+def _warn_if_all_were_skipped(line: dict[str, Any]) -> None:
+    if line.get("train/steps") and line["train/skipped"] == line["train/steps"]:
+        warnings.warn(
+            f"fit: all {line['train/steps']} steps before step {line['step']} were skipped: their loss or gradient was "
+            "not finite.",
+            stacklevel=3,
+        )
+
+
+def _needed(name: str, value: Any) -> int:
+    number = _every(name, value)
+    if number is None:
+        raise ValueError(f"fit: {name} must be an integer from 1, got None.")
+    return number
 
 
 def _due(step: int, every: int | None) -> bool:
@@ -324,7 +373,7 @@ def _evaluate(evaluate: Any, state: TrainState) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name, value in values.items():
         try:
-            numbers[f"eval/{name}"] = float(value)
+            numbers[f"eval/{name}"] = float(value.mean if isinstance(value, Total) else value)
         except (TypeError, ValueError):
             raise TypeError(f"fit: evaluate must return numbers, got {value!r} for {name!r}.") from None
     return numbers

@@ -116,6 +116,16 @@ class MetricsLog:
                 file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self.history.append(line)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are steps since the last line."""
+        return self._sums.has_steps
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the last line."""
+        return self.history[-1]["step"] if self.history else None
+
     def sync(self) -> None:
         """Waits until all lines are on the disk. Call it before a checkpoint that counts on them."""
         if self._path is not None and not self._read_only and self._path.exists():
@@ -167,6 +177,10 @@ class _Sums:
         self._waiting: list[StepReport] = []
         self._totals: dict[str, tuple[float, float]] = {}
         self._steps = self._skipped = 0
+
+    @property
+    def has_steps(self) -> bool:
+        return self._steps > 0
 
     def add(self, report: StepReport) -> None:
         self._waiting.append(report)

@@ -1,13 +1,14 @@
 """A run and its directory: opened without mixing two runs, saved, taken up again."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..._files import make_writable_directory
-from ..checkpoints._checkpoints import Checkpoints, to_json
+from ..._files import lock, make_writable_directory
+from ..checkpoints._checkpoints import Checkpoints, describe_model, to_json
 from ..step._state import TrainState
 from ._log import MetricsLog
 from ._stream import Stream
@@ -35,22 +36,27 @@ class Run:
         self._settings = to_json("fit: settings", settings)
         self._saved_step: int | None = None
         self._checkpoints: Checkpoints | None = None
+        self._lock: int | None = None
         if out_dir is None:
             self.log = MetricsLog()
             return
-        first = jax.process_index() == 0  # the one process that writes
-        if first:
-            make_writable_directory(out_dir)
-        metrics = out_dir / "metrics.jsonl"
-        if not resume and metrics.exists() and metrics.stat().st_size:
-            raise ValueError(_earlier_run(out_dir, metrics.name))
-        self.log = MetricsLog(metrics, resume=resume, read_only=not first)
-        self._checkpoints = Checkpoints(
-            out_dir / "checkpoints", keep_last=keep_last, best=best, best_mode=best_mode, keep_best=keep_best
-        )
-        if not resume and self._checkpoints.steps:
+        try:
+            first = jax.process_index() == 0  # the one process that writes
+            if first:
+                make_writable_directory(out_dir)
+                self._lock = _take_lock(out_dir)
+            metrics = out_dir / "metrics.jsonl"
+            if not resume and metrics.exists() and metrics.stat().st_size:
+                raise ValueError(_earlier_run(out_dir, metrics.name))
+            self.log = MetricsLog(metrics, resume=resume, read_only=not first)
+            self._checkpoints = Checkpoints(
+                out_dir / "checkpoints", keep_last=keep_last, best=best, best_mode=best_mode, keep_best=keep_best
+            )
+            if not resume and self._checkpoints.steps:
+                raise ValueError(_earlier_run(out_dir, f"checkpoints of the steps {self._checkpoints.steps}"))
+        except BaseException:
             self.close()
-            raise ValueError(_earlier_run(out_dir, f"checkpoints of the steps {self._checkpoints.steps}"))
+            raise
 
     def resume(self, state: TrainState, steps: int) -> TrainState:
         """The last checkpoint's state, data position and log; `state` as it is, and an empty log, if there is none."""
@@ -61,6 +67,7 @@ class Run:
         # What explains a difference in shapes comes before the shapes.
         found = self._checkpoints.peek()
         self._check_same(found.config or {}, found.extra)
+        self._check_model(state, found.step)
         if found.step > steps:
             raise ValueError(f"fit: the checkpoint is at step {found.step}, past steps={steps}; raise steps.")
         restored = self._checkpoints.restore(state, found.step)
@@ -98,8 +105,23 @@ class Run:
         self._saved_step = step
 
     def close(self) -> None:
-        if self._checkpoints is not None:
-            self._checkpoints.close()
+        """Waits for the last checkpoint, and lets others write to the directory."""
+        try:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _check_model(self, state: TrainState, step: int) -> None:
+        """Refuses a model of the same arrays that does something else with them."""
+        assert self._checkpoints is not None
+        was, now = self._checkpoints.read_description(step)[1]["model"], describe_model(state)
+        if was and now and "structure" in was and "structure" in now:
+            place = _first_difference(was["structure"], to_json("model", now["structure"]), "model")
+            if place is not None:
+                raise ValueError(f"fit: this is not the run that was saved:\n  {place}")
 
     def _check_same(self, config: dict[str, Any], extra: dict[str, Any]) -> None:
         if "log" not in extra or "settings" not in extra:
@@ -108,6 +130,26 @@ class Run:
         lines += _differences("fit", extra["settings"], self._settings)
         if lines:
             raise ValueError("fit: this is not the run that was saved:\n  " + "\n  ".join(lines))
+
+
+def _take_lock(out_dir: Path) -> int | None:
+    try:
+        return lock(out_dir / ".lock")
+    except BlockingIOError:
+        raise ValueError(
+            f"fit: another run is writing to {out_dir}; wait for its end, or take another out_dir."
+        ) from None
+
+
+def _first_difference(was: Any, now: Any, where: str) -> str | None:
+    """The first place where two descriptions differ, in words."""
+    if isinstance(was, dict) and isinstance(now, dict) and was.keys() == now.keys():
+        pairs = [(was[key], now[key], f"{where}[{key!r}]") for key in was]
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        pairs = [(a, b, f"{where}[{i}]") for i, (a, b) in enumerate(zip(was, now, strict=True))]
+    else:
+        return None if was == now else f"{where}: {was!r} in the checkpoint, {now!r} now"
+    return next((place for pair in pairs if (place := _first_difference(*pair)) is not None), None)
 
 
 def _earlier_run(out_dir: Path, what: str) -> str:

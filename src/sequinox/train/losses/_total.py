@@ -2,13 +2,16 @@
 
 from typing import Any, NamedTuple, SupportsIndex
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Total(NamedTuple):
     """A sum and the number of entries in it. `+` merges two, `.mean` divides at the very end.
 
-    `sum(totals, Total(0, 0))` merges any number of them.
+    `sum(totals, Total(0, 0))` merges any number of them. Outside of `jit` they are merged on the host, in float64 and
+    64-bit integers: in float32 a sum of ones stands still at 16,777,216.
 
     Attributes:
         total: the sum, `()`; under `jax.vmap` one for each row.
@@ -29,6 +32,8 @@ class Total(NamedTuple):
         """`total / count`; 0, with gradient 0, where the count is 0."""
         if isinstance(self.total, (int, float)) and isinstance(self.count, (int, float)):
             return self.total / self.count if self.count else 0.0
+        if isinstance(self.total, np.ndarray) and isinstance(self.count, np.ndarray):
+            return np.divide(self.total, self.count, out=np.zeros(self.total.shape), where=self.count != 0)
         total = jnp.asarray(self.total)
         empty = jnp.asarray(self.count) == 0
         # Both branches must be finite, or the unused one's gradient is NaN.
@@ -39,6 +44,10 @@ class Total(NamedTuple):
     def __add__(self, other: Any) -> "Total":  # pyright: ignore[reportIncompatibleMethodOverride]
         if not isinstance(other, Total):
             return NotImplemented
+        parts = jax.tree.map(_on_host, (tuple(self), tuple(other)))
+        if all(part is not None for part in jax.tree.leaves(parts, is_leaf=lambda part: part is None)):
+            (total, count), (other_total, other_count) = parts
+            return Total(total + other_total, count + other_count)
         return Total(self.total + other.total, self.count + other.count)
 
     def __radd__(self, other: Any) -> "Total":
@@ -48,3 +57,12 @@ class Total(NamedTuple):
         return NotImplemented
 
     __rmul__ = __mul__  # pyright: ignore[reportAssignmentType]
+
+
+def _on_host(value: Any) -> Any:
+    """A number in 64 bits; an array of them as NumPy's; None while tracing."""
+    if isinstance(value, jax.core.Tracer):
+        return None
+    array = np.asarray(value)
+    wide = array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64)
+    return wide if wide.ndim else wide.item()

@@ -1,5 +1,6 @@
 """From an objective to its gradient: of a batch at once, or of its parts, added up exactly."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,8 +90,9 @@ class GradientFunction:
         carry = cut(carry)
 
         def mean(params: PyTree) -> tuple[Any, tuple[Any, ...]]:
-            arguments = (eqx.combine(params, static), batch, key, carry)
-            loss, metrics, after = check_objective(self.objective(*arguments[: 4 if carries else 3]), carries)
+            arguments = (eqx.combine(params, static), batch, key, carry)[: 4 if carries else 3]
+            check_takes(self.objective, len(arguments))
+            loss, metrics, after = check_objective(self.objective(*arguments), carries)
             return jnp.asarray(loss.mean), (loss, metrics, after)
 
         grads, (loss, metrics, after) = jax.grad(mean, has_aux=True)(params)
@@ -213,29 +215,49 @@ def mean_of(total: Sum, carry: PyTree, model: PyTree) -> Gradients:
     return Gradients(total.loss, total.metrics, jax.tree.map(divide, total.weighted, params), carry)
 
 
+def check_takes(objective: Any, n: int) -> None:
+    """Reports an objective of the other kind, which Python would do without a word about carries."""
+    try:
+        inspect.signature(objective).bind(*range(n))
+    except TypeError as error:
+        wanted = (
+            "(model, batch, key, carry), as there is a carry" if n == 4 else "(model, batch, key), as there is no carry"
+        )
+        raise TypeError(f"objective must take {wanted}: {error}.") from None
+    except ValueError:  # a function without a signature
+        pass
+
+
 def check_objective(returned: Any, carries: bool) -> tuple[Total, dict[str, Total], PyTree]:
     """What an objective returned, checked, its numbers as arrays."""
     n = 3 if carries else 2
     form = "objective must return (Total, dict of Totals" + (", carry)" if carries else ")")
     form += ": the loss as a sum and a count, and further metrics" + (", and what is carried on" if carries else "")
     if isinstance(returned, Total) or not isinstance(returned, tuple):
-        raise TypeError(f"{form}; got {type(returned).__name__}.")
+        raise TypeError(f"{form}; got {_kind(returned)}.")
     if len(returned) != n:
         hint = " (a carry is returned, but none was given: pass carry=)" if not carries and len(returned) == 3 else ""
         raise TypeError(f"{form}; got a tuple of {len(returned)}{hint}.")
     loss, metrics = returned[:2]
     if not isinstance(loss, Total):
-        raise TypeError(f"{form}; its first is {type(loss).__name__}.")
+        raise TypeError(f"{form}; its first is {_kind(loss)}.")
     if not isinstance(metrics, dict):
         raise TypeError(f"{form}; its second is {type(metrics).__name__}.")
     for name, value in {"loss": loss, **metrics}.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{form}; metrics must have names, got {name!r}.")
         if not isinstance(value, Total):
-            raise TypeError(f"{form}; {name!r} is {type(value).__name__}.")
+            raise TypeError(f"{form}; {name!r} is {_kind(value)}.")
         if jnp.shape(value.total) or jnp.shape(value.count):
             shapes = jnp.shape(value.total), jnp.shape(value.count)
             raise TypeError(f"{form}; {name!r} has shapes {shapes} where scalars are needed.")
     loss, metrics = jax.tree.map(jnp.asarray, (loss, metrics))
     return loss, metrics, returned[2] if carries else None
+
+
+def _kind(value: Any) -> str:
+    is_number = isinstance(value, (int, float, jax.Array))
+    return "a number; write Total(sum, count)" if is_number else type(value).__name__
 
 
 def _sum_dtype(dtype: Any) -> Any:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Int, Key, PyTree
 
 from ..losses._total import Total
@@ -53,9 +52,7 @@ class StepReport(NamedTuple):
     skipped: Array
 
 
-def init_train_state(
-    model: PyTree, optimiser: optax.GradientTransformation, key: Any, carry: PyTree = None
-) -> TrainState:
+def init_train_state(model: PyTree, optimiser: Any, key: Any, carry: PyTree = None) -> TrainState:
     """The state before the first step.
 
     Every array is copied onto the device, as a step may donate its buffers: the caller's model stays usable,
@@ -72,6 +69,7 @@ def init_train_state(
         A `TrainState` at step 0.
 
     Raises:
+        TypeError: `optimiser` is not an optax transformation.
         ValueError: `key` is not one PRNG key, or the model has no array to train.
 
     Examples:
@@ -89,11 +87,14 @@ def init_train_state(
         key = jax.random.wrap_key_data(key)
     if key.ndim:
         raise ValueError(f"init_train_state: key must be a single PRNG key, got an array of shape {key.shape}.")
+    if not hasattr(optimiser, "init") or not hasattr(optimiser, "update"):
+        raise TypeError(f"init_train_state: optimiser must be an optax transformation, got {type(optimiser).__name__}.")
     params = eqx.filter(model, eqx.is_inexact_array)
     if not jax.tree.leaves(params):
         raise ValueError("init_train_state: model has no floating or complex array to train.")
     with standard_promotion():
         opt_state = optimiser.init(params)
+    carry = jax.tree.map(lambda leaf: leaf if eqx.is_array(leaf) else jnp.asarray(leaf), carry)
     state = TrainState(model, opt_state, key, jnp.zeros((), jnp.int32), carry)
     return jax.tree.map(_copy, state)
 

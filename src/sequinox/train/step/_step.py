@@ -134,14 +134,16 @@ class CompiledStep:
     def __init__(
         self,
         objective: Any,
-        optimiser: optax.GradientTransformation,
+        optimiser: Any,
         *,
-        clip_norm: float | None,
+        clip_norm: Any,
         donate: bool,
         parallel: Any,
     ):
         if parallel is not None and not isinstance(parallel, DataParallel):
             raise TypeError(f"parallel must be a DataParallel, got {type(parallel).__name__}.")
+        if not hasattr(optimiser, "update"):
+            raise TypeError(f"optimiser must be an optax transformation, got {type(optimiser).__name__}.")
         self._gradients = as_gradient_function(objective)
         self._optimiser = optax.with_extra_args_support(optimiser)
         self._max_norm = float("inf") if clip_norm is None else clip_norm
@@ -155,15 +157,21 @@ class CompiledStep:
         """The next state's arrays, and what was measured."""
         leaves, treedef = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
-        self._count_shapes(tuple(getattr(leaf, "shape", None) for leaf in leaves))
+        self._count_shapes(batch, tuple(getattr(leaf, "shape", None) for leaf in leaves))
         batch = jax.tree.unflatten(treedef, leaves)
         if self._parallel is not None:
             batch = self._parallel.place_batch(batch)
         return self._jitted(frame, arrays, batch)
 
-    def _count_shapes(self, shapes: Any) -> None:
+    def _count_shapes(self, batch: Any, shapes: Any) -> None:
         if shapes in self._shapes:
             return
+        for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+            numeric = (bool, int, float, complex, jax.Array, np.ndarray, np.generic)
+            if not isinstance(leaf, numeric) or getattr(getattr(leaf, "dtype", None), "kind", "V") in "OSUMm":
+                where = f"batch{jax.tree_util.keystr(path)}"
+                kind = getattr(leaf, "dtype", type(leaf).__name__)
+                raise TypeError(f"make_step: {where} must be an array of numbers, got {kind}.")
         self._shapes.add(shapes)
         if len(self._shapes) == _MANY_SHAPES:
             warnings.warn(
@@ -207,7 +215,11 @@ class CompiledStep:
         totals = {"loss": got.loss, **got.metrics, "grad_norm": Total(norm, one)}
         if self._clips:
             totals["clipped"] = Total((norm > self._max_norm).astype(jnp.float32), one)
-        totals = {**_told(opt_state), **totals}
+        told = _told(opt_state)
+        taken = [name for name in got.metrics if name in told]
+        if taken:
+            raise ValueError(f"objective: the optimiser reports {taken} itself; rename these metrics.")
+        totals = {**told, **totals}
         report = StepReport(
             jax.tree.map(lambda x: jnp.where(ok, x, jnp.zeros_like(x)), totals), (~ok).astype(jnp.int32)
         )

@@ -176,7 +176,10 @@ def same_kind(who: str, after: PyTree, before: PyTree) -> PyTree:
         if was != now
     ]
     if differing:
-        raise TypeError(f"{who}: the carry must keep its shapes and dtypes; " + "; ".join(differing) + ".")
+        hint = (
+            " (A cache that grows cannot be carried: give attention a window, or caches a capacity by with_capacity.)"
+        )
+        raise TypeError(f"{who}: the carry must keep its shapes and dtypes; " + "; ".join(differing) + "." + hint)
     return jax.tree.map(lambda new, old: jnp.asarray(new).astype(old.dtype) if _is_number(old) else new, after, before)
 
 
