@@ -359,6 +359,7 @@ def test_frequencies(temperature: float, top_k: int | None, top_p: float | None)
     np.testing.assert_allclose(found.log_probs[:20], total, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_draws_do_not_depend_on_other_rows_or_on_padding():
     options = {"key": KEYS[4], "temperature": 3.0}
     batch = generate(MODELS["rotary"], PROMPT, 6, mask=MASK, **options)

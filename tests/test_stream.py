@@ -120,6 +120,7 @@ def test_samples_that_leave_the_caches_take_no_room():
     np.testing.assert_allclose(jnp.stack(ys, 1), expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_state_with_caches_can_be_kept_and_assigned():
     xs = jax.random.normal(jax.random.key(1), (30, 4))
     stream = sqx.Stream(decoder())

@@ -229,6 +229,7 @@ def test_the_support_of_the_jacobian_is_the_window(causal: bool, window: int | N
 @pytest.mark.parametrize(
     "batch", [pytest.param((), marks=pytest.mark.thorough), pytest.param((1,), marks=pytest.mark.thorough), (3,)]
 )
+@pytest.mark.thorough
 def test_steps_in_64_bit_mode(window: int | None, batch: tuple[int, ...]):
     with wide():
         layer = MHSA(4, 2, KEY, True, window=window, rotary=ROTARY, dtype=jnp.float64)

@@ -85,7 +85,7 @@ NAMES = public_names()
 
 
 def page_cases() -> list:
-    for_all = {"README.md", "docs/getting_started.md", "docs/guides/train.md"}
+    for_all = {"README.md", "docs/getting_started.md"}
     names = [str(page.relative_to(ROOT)) for page in PAGES]
     assert for_all <= set(names)
     marks = lambda name: () if name in for_all else pytest.mark.thorough

@@ -141,6 +141,7 @@ def test_layers_without_arrays():
 # ---- streams and caches ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_steps_in_a_compiled_scan():
     """Blocks with caches of fixed size, over the whole sequence; the growing ones give the same."""
     several = layers("block", 2)

@@ -53,6 +53,7 @@ call = eqx.filter_jit(lambda net, xs, mask=None, key=None: net(xs, mask=mask, ke
 # ---- shapes and names ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_shapes():
     assert encoder(4, 8, 2, 16, 1, 3, KEY, 16)(jnp.ones((5, 4))).shape == (3,)
     shapes = lambda net, *axes: jax.eval_shape(net, jax.ShapeDtypeStruct(axes, jnp.float32)).shape

@@ -1,5 +1,7 @@
 """What `fit` calls: callbacks, the rule to stop, an objective with a carry."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,7 @@ def objective(model, batch, key):
     return squared_error(model[None] * batch.data[:, None], jnp.zeros((2, 1))), {}
 
 
-def run(out_dir=None, *, steps=20, batches=None, **options):
+def run(out_dir=None, *, steps: Any = 20, batches=None, **options):
     defaults = {"key": jax.random.key(0), "log_every": 4, "progress": False, "out_dir": out_dir}
     source = Batches(np.ones(4, np.float32), 2, seed=0) if batches is None else batches
     return fit(jnp.ones(1), optax.sgd(0.1), objective, source, steps=steps, **{**defaults, **options})

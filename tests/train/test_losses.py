@@ -316,5 +316,6 @@ def test_merged_totals_neither_overflow_nor_stand_still():
 
 def test_an_exact_hit_of_the_absolute_error_stays():
     """The derivative at zero is 0, as PyTorch has it; 1 would push right answers away."""
-    got = jax.grad(lambda p: absolute_error(p, jnp.array([[1.0], [2.0], [3.0]])).total)(jnp.array([[1.0], [4.0], [2.0]]))
+    targets = jnp.array([[1.0], [2.0], [3.0]])
+    got = jax.grad(lambda p: absolute_error(p, targets).total)(jnp.array([[1.0], [4.0], [2.0]]))
     assert got.tolist() == [[0.0], [1.0], [-1.0]]

@@ -77,6 +77,7 @@ def test_updates_too_small_for_bfloat16_add_up():
     np.testing.assert_allclose(state.model, 0.99, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_inside_windows_and_parts():
     model = sqx.recurrent_net(N_IN, N_HIDDEN, N_OUT, jax.random.key(0), cell="gru", pool=None)
     three = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), batch())

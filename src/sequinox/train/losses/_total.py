@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 class Total(NamedTuple):
@@ -61,7 +62,7 @@ class Total(NamedTuple):
 
 def _on_host(value: Any) -> Any:
     """A number in 64 bits; an array of them as NumPy's; None while tracing."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return None
     array = np.asarray(value)
     wide = array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float64)
