@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,9 @@ import parallel_run
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from sequinox.train import DataParallel, init_train_state, shard_largest_axis
+import sequinox as sqx
+from sequinox.train import DataParallel, init_train_state, shard_largest_axis, squared_error
+from sequinox.train.step._step import CompiledStep, split
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 STEPS = 50
@@ -114,3 +117,18 @@ def test_bad_arguments():
     with pytest.raises(TypeError, match="n must be an integer"):
         shard_largest_axis(2.0)
     assert DataParallel(mesh).place_batch({"x": jnp.ones((3, 2)), "n": np.float32(1)})["x"].shape == (3, 2)
+
+
+@pytest.mark.thorough
+def test_only_sums_travel_between_devices():
+    """Gradients, totals and norms; no row of a batch, and no state."""
+    model = sqx.recurrent_net(6, 8, 4, jax.random.key(0), cell="lstm", pool=None)
+    objective = lambda model, batch, key: (squared_error(model(batch[0]), batch[1]), {})
+    parallel = DataParallel()
+    step = CompiledStep(objective, optax.adam(1e-3), clip_norm=1.0, donate=False, parallel=parallel)
+    state = parallel.place_state(init_train_state(model, optax.adam(1e-3), jax.random.key(1)))
+    arrays, frame = split(state)
+    batch = parallel.place_batch((np.zeros((16, 9, 6), np.float32), np.zeros((16, 9, 4), np.float32)))
+    program = step._jitted.lower(frame, arrays, batch).compile().as_text()
+    kinds = "all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute|collective-broadcast"
+    assert set(re.findall(rf"\b({kinds})(?:-start)?\(", program)) == {"all-reduce"}
