@@ -148,7 +148,9 @@ def _first_difference(was: Any, now: Any, where: str) -> str | None:
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         pairs = [(a, b, f"{where}[{i}]") for i, (a, b) in enumerate(zip(was, now, strict=True))]
     else:
-        return None if was == now else f"{where}: {was!r} in the checkpoint, {now!r} now"
+        # A script's own classes are in another module when it is imported: `module:name` is compared by its name.
+        name = lambda value: value.rpartition(":")[2] if isinstance(value, str) else value
+        return None if name(was) == name(now) else f"{where}: {was!r} in the checkpoint, {now!r} now"
     return next((place for pair in pairs if (place := _first_difference(*pair)) is not None), None)
 
 
