@@ -129,6 +129,6 @@ def test_only_sums_travel_between_devices():
     state = parallel.place_state(init_train_state(model, optax.adam(1e-3), jax.random.key(1)))
     arrays, frame = split(state)
     batch = parallel.place_batch((np.zeros((16, 9, 6), np.float32), np.zeros((16, 9, 4), np.float32)))
-    program = step._jitted.lower(frame, arrays, batch).compile().as_text()
+    program = str(step._jitted.lower(frame, arrays, batch).compile().as_text())
     kinds = "all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute|collective-broadcast"
     assert set(re.findall(rf"\b({kinds})(?:-start)?\(", program)) == {"all-reduce"}
