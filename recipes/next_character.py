@@ -6,7 +6,7 @@
 By default the text is Python's own documentation, which is always installed (about 465,000 characters); `--data` is
 any other file, read as bytes. The text is cut into as many lanes as a batch has rows, and every window goes on where
 the one before it stopped: nothing is reset but at the start of a lane. Gradients reach back one window, and with
-`--look-back` so many characters further. Loss and result are in bits a character. Takes about two minutes on two cores.
+`--look-back` so many characters further. Loss and result are in bits a character. Takes about a minute on two cores.
 
 Writes `metrics.jsonl`, `checkpoints/`, `metrics.png` and `sample.txt` into `--out`. A run that was stopped is continued
 by the same command with `--resume`, and ends with the same numbers.

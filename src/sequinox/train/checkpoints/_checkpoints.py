@@ -367,6 +367,7 @@ def to_json(name: str, value: Any) -> Any:
 
 
 def describe_model(state: Any) -> dict[str, Any] | None:
+    """The structure of a state's model, or why it cannot be written down; None for a state without a model."""
     if not hasattr(state, "model"):
         return None
     try:

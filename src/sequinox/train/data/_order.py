@@ -1,5 +1,6 @@
 """What all sources of batches share: an epoch's order, its position as a few numbers, the part of a process."""
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
     return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(n)
 
 
-class EpochSource:
+class EpochSource(abc.ABC):
     """Endless batches over epochs, in grain's iterator protocol; a base class, not public.
 
     A subclass gives `_plan(epoch)`, a pure function of what `_identity` holds, `_n_steps(plan)` and
@@ -42,17 +43,21 @@ class EpochSource:
     _position: int = 0
     _in_hand: tuple[int, Any] | None = None  # the plan of an epoch; recomputed, never saved
 
+    @abc.abstractmethod
     def _plan(self, epoch: int) -> Any:
-        raise NotImplementedError
+        """Which rows come when in an epoch."""
 
+    @abc.abstractmethod
     def _n_steps(self, plan: Any) -> int:
-        raise NotImplementedError
+        """Batches in it."""
 
+    @abc.abstractmethod
     def _make(self, plan: Any, position: int) -> Any:
-        raise NotImplementedError
+        """One of its batches."""
 
+    @abc.abstractmethod
     def _identity(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """What plans depend on, JSON-able."""
 
     def _plan_of(self, epoch: int) -> Any:
         if self._in_hand is None or self._in_hand[0] != epoch:

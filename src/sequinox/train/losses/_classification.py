@@ -18,7 +18,7 @@ from ._loss_arguments import (
     reduce_rows,
     weigh,
 )
-from ._total import Total as Total
+from ._total import Total
 
 
 def cross_entropy(
