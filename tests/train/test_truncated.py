@@ -12,6 +12,7 @@ import pytest
 import sequinox as sqx
 from sequinox.train import (
     GradientFunction,
+    Windows,
     accumulate,
     init_train_state,
     look_back,
@@ -119,6 +120,37 @@ def test_look_back_reaches_n_samples_further(n, stride):
     expected = by_numpy(model, batch, lambda t: max(0, t // stride * stride - n))
     for name, value in expected.items():
         np.testing.assert_allclose(total[name], value, rtol=2e-5, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_rows_that_begin_and_end_inside_windows(n):
+    """An epoch of `Windows`: a loss reaches back to its row's first sample, or to its window's and n further."""
+    lengths, lanes, length = (5, 9, 2, 7, 1), 2, 4
+    rows = [data(time, rows=1) for time in lengths]
+    xs, ys = ([np.asarray(row[name][0]) for row in rows] for name in ("x", "y"))
+    windows = Windows(xs, ys, batch_size=lanes, length=length, lookback=n, seed=0, shuffle=False)
+    model = rnn()
+    reading = lambda model, batch, key, carry: objective(
+        model, {"x": batch.inputs, "y": batch.targets, "mask": batch.mask, "resets": batch.resets}, key, carry
+    )
+    gradients = GradientFunction(look_back(reading, n) if n else reading)
+    total, carry = dict.fromkeys(("W", "U", "b"), np.float64(0)), model.init_state(lanes)
+    counted = 0
+    for _ in range(windows.steps_per_epoch):
+        loss, grads, carry = gradient(gradients, model, next(windows), None, carry)
+        counted += int(loss.count)
+        total = {name: total[name] + np.asarray(getattr(grads, name), float) * int(loss.count) for name in total}
+    assert counted == sum(lengths) * N_HIDDEN
+
+    expected, free = dict.fromkeys(total, np.float64(0)), [0] * lanes  # each row goes to the lane that is free first
+    for row, time in zip(rows, lengths, strict=True):
+        begin = min(free)
+        free[free.index(begin)] += time
+        reach = lambda t, begin=begin: max(0, (begin + t) // length * length - n - begin)
+        alone = by_numpy(model, row, reach)
+        expected = {name: expected[name] + alone[name] * time * N_HIDDEN for name in total}
+    for name, value in expected.items():
+        np.testing.assert_allclose(total[name], value, rtol=2e-5, atol=1e-5, err_msg=name)
 
 
 def test_memory_does_not_grow_with_time():
