@@ -134,7 +134,8 @@ def test_rows_that_begin_and_end_inside_windows(n):
         model, {"x": batch.inputs, "y": batch.targets, "mask": batch.mask, "resets": batch.resets}, key, carry
     )
     gradients = GradientFunction(look_back(reading, n) if n else reading)
-    total, carry = dict.fromkeys(("W", "U", "b"), np.float64(0)), model.init_state(lanes)
+    total: dict[str, Any] = dict.fromkeys(("W", "U", "b"), 0.0)
+    carry = model.init_state(lanes)
     counted = 0
     for _ in range(windows.steps_per_epoch):
         loss, grads, carry = gradient(gradients, model, next(windows), None, carry)
@@ -142,7 +143,8 @@ def test_rows_that_begin_and_end_inside_windows(n):
         total = {name: total[name] + np.asarray(getattr(grads, name), float) * int(loss.count) for name in total}
     assert counted == sum(lengths) * N_HIDDEN
 
-    expected, free = dict.fromkeys(total, np.float64(0)), [0] * lanes  # each row goes to the lane that is free first
+    expected: dict[str, Any] = dict.fromkeys(total, 0.0)
+    free = [0] * lanes  # each row goes to the lane that is free first
     for row, time in zip(rows, lengths, strict=True):
         begin = min(free)
         free[free.index(begin)] += time
