@@ -79,13 +79,38 @@ def scale(x, by):
     return x * by
 
 
+_unnamed = lambda x: x
+
+
+def embedding_and_head(seed=0):
+    """A tied embedding: what is shared has a marker in its place."""
+    keys = jax.random.split(jax.random.key(seed))
+    pair = eqx.nn.Embedding(5, 3, key=keys[0]), eqx.nn.Linear(3, 5, key=keys[1])
+    return eqx.nn.Shared(pair, head_weight, embedding_weight)
+
+
+def head_weight(pair):
+    return pair[1].weight
+
+
+def embedding_weight(pair):
+    return pair[0].weight
+
+
+class Marked:
+    """Not a marker: it has a value of its own."""
+
+    def __init__(self):
+        self.value = 1
+
+
 @pytest.mark.parametrize(
     "value",
     [
         *(None, True, 3, 2**70, 0.1, -0.0, math.inf, -math.inf, math.nan, 1e-320, 1 - 2j, "é\n", "", Colour.RED),
         *((), [], {}, (1,), [1, (2.0, {"b": 1, "a": None, (1, "x"): [3]})], Pair(1, Pair("a", ())), {"dtype": "x"}),
         *(np.dtype("int8"), jnp.dtype(jnp.bfloat16), jnp.float32, np.float32, np.int64, jnp.bfloat16),
-        *(jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jax.lax.rsqrt, jnp.abs, jnp.add, jax.nn.sigmoid, scale),
+        *(jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jax.lax.rsqrt, jnp.abs, jnp.add, jax.nn.sigmoid, scale, _unnamed),
         *(sqx.GRU, eqx.nn.LayerNorm, jax.random.normal, Pair, jax.nn.initializers.zeros, sqx.GRU.step),
     ],
     ids=shown,
@@ -98,6 +123,23 @@ def test_a_value_in_a_static_field_and_outside_one(value):
         assert came is was or came == was or math.isnan(came)
         if isinstance(value, dict):
             assert list(came) == list(was)
+
+
+def test_a_perceptron_and_shared_weights_come_back_and_compute():
+    """Equinox's own: a lambda with a private name as default, and an object that is nothing but its class."""
+    x = jnp.asarray([0.3, -0.2, 0.9])
+    perceptron = eqx.nn.MLP(3, 2, 5, 2, key=jax.random.key(0))
+    again = eqx.combine(eqx.filter(perceptron, eqx.is_array), there_and_back(perceptron))
+    np.testing.assert_array_equal(again(x), perceptron(x))
+
+    tied = embedding_and_head()
+    again = there_and_back(tied)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(again) if isinstance(leaf, jax.ShapeDtypeStruct)]
+    assert shapes == [(5, 3), (5,)]  # the embedding and the head's bias
+    again = eqx.combine(eqx.filter(tied, eqx.is_array), again)
+    embedding, head = again()
+    assert head.weight is embedding.weight
+    np.testing.assert_array_equal(head(x), np.asarray(embedding.weight) @ x + head.bias)
 
 
 def test_partial_functions_and_arrays_of_every_kind():
@@ -155,6 +197,7 @@ def local():
         ),
         ("x".join, r"layers\[1\].*"),
         (object(), r"layers\[1\].*: it is an instance of builtins\.object"),
+        (Marked(), r"layers\[1\].*: it is an instance of test_describe\.Marked"),
         ({1, 2}, r"layers\[1\].*: it is an instance of builtins\.set"),
     ],
     ids=shown,
@@ -184,6 +227,9 @@ EVIL = {"partial": {"name": "os:system"}, "args": ["echo"], "keywords": [], "tre
         ({"class": "sequinox:load_torch", "fields": {}}, "is not a class of the kind"),
         ({"class": "jax:Array", "fields": {}}, "is not a class of the kind"),
         ({"named": "sequinox:GRU", "items": []}, "is not a class of the kind"),
+        ({"marker": "sequinox:GRU"}, "the description of the model is damaged|has another description"),
+        ({"marker": "sequinox:load_torch"}, "is not a class of the kind"),
+        ({"marker": "builtins:list"}, "of the package 'builtins'"),
         ({"nothing": 1}, "the description of the model is damaged"),
         ({"dict": 3}, "the description of the model is damaged"),
         ({"array": [2], "dtype": "flout32"}, "the description of the model is damaged"),

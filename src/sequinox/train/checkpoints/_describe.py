@@ -103,7 +103,14 @@ def _describe(x: Any, path: str, static: bool) -> Any:
         }
     if isinstance(x, type) or callable(x):
         return {"name": _name(x, path)}
+    if _is_marker(x):
+        return {"marker": _name(type(x), path)}
     raise ValueError(_cannot(path, f"an instance of {_home(type(x))}.{type(x).__qualname__}"))
+
+
+def _is_marker(x: Any) -> bool:
+    """Whether an object is nothing but its class, such as what `eqx.nn.Shared` puts in a shared array's place."""
+    return type(x).__new__ is object.__new__ and getattr(x, "__dict__", None) == {}
 
 
 def _describe_array(x: Any, path: str, static: bool) -> Any:
@@ -150,8 +157,12 @@ def _name(x: Any, path: str) -> str:
         for alias, value in list(vars(sys.modules[place]).items()):
             if value is x and not alias.startswith("_"):
                 return f"{place}:{alias}"
-    if module in sys.modules and qualname and _follow(sys.modules[module], qualname) is x:
-        return f"{module}:{qualname}"
+    if home := sys.modules.get(module):
+        if qualname and _follow(home, qualname) is x:
+            return f"{module}:{qualname}"
+        for alias, value in list(vars(home).items()):  # a private name, such as that of a lambda
+            if value is x:
+                return f"{module}:{alias}"
     if isinstance(x, types.MethodType):
         raise ValueError(_cannot(path, f"the method {qualname} of an object"))
     shown = f"{module}.{qualname or type(x).__qualname__}"
@@ -213,6 +224,8 @@ class _Builder:
                 return kind(self.build(function), *(self.build(a) for a in args), **given)
             case {"name": name}:
                 return self._find(name)
+            case {"marker": name}:
+                return object.__new__(self._class(name, object))
             case {"class": name, "fields": fields}:
                 return self._module(name, fields)
         raise ValueError(f"{self._who}: the description of the model is damaged: {node!r:.200}.")
