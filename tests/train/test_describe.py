@@ -110,8 +110,8 @@ class Marked:
         *(None, True, 3, 2**70, 0.1, -0.0, math.inf, -math.inf, math.nan, 1e-320, 1 - 2j, "é\n", "", Colour.RED),
         *((), [], {}, (1,), [1, (2.0, {"b": 1, "a": None, (1, "x"): [3]})], Pair(1, Pair("a", ())), {"dtype": "x"}),
         *(np.dtype("int8"), jnp.dtype(jnp.bfloat16), jnp.float32, np.float32, np.int64, jnp.bfloat16),
-        *(jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jax.lax.rsqrt, jnp.abs, jnp.add, jax.nn.sigmoid, scale, _unnamed),
-        *(sqx.GRU, eqx.nn.LayerNorm, jax.random.normal, Pair, jax.nn.initializers.zeros, sqx.GRU.step),
+        *(jax.nn.relu, jax.nn.silu, jax.nn.gelu, jnp.tanh, jax.lax.rsqrt, jnp.abs, jnp.add, jax.nn.sigmoid),
+        *(scale, _unnamed, sqx.GRU, eqx.nn.LayerNorm, jax.random.normal, Pair, jax.nn.initializers.zeros, sqx.GRU.step),
     ],
     ids=shown,
 )
