@@ -120,16 +120,19 @@ def test_killed_while_saving_at_any_file_operation_the_last_complete_one_is_used
     run, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     save_all(run, [1.0])
-    lock, active = threading.Lock(), True
+    lock, this_thread, active = threading.Lock(), threading.local(), True
 
     def photograph(event, arguments):
         if not active or event not in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"):
             return
-        if str(run) in str(arguments[0]) and lock.acquire(blocking=False):
+        if str(run) not in str(arguments[0]) or getattr(this_thread, "copies", False):
+            return
+        with lock:  # threads of a save wait for each other's photographs: the moments are all there
+            this_thread.copies = True
             try:
                 copy_what_is_there(run, copies / f"{len(list(copies.iterdir())):04}")
             finally:
-                lock.release()
+                this_thread.copies = False
 
     sys.addaudithook(photograph)
     try:
