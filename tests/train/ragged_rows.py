@@ -1,5 +1,6 @@
 """Ragged rows whose every sample tells where it comes from, and what the tests of the sources ask of them."""
 
+import jax
 import numpy as np
 
 LENGTHS = [3, 0, 7, 5, 1, 5, 2, 9, 4, 1, 6]
@@ -36,3 +37,11 @@ def take(source, n):
 
 def epoch(source):
     return take(source, source.steps_per_epoch)
+
+
+def assert_equal(got, expected):
+    """Of batches: structure, dtypes and every number."""
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)

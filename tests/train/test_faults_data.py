@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ragged_rows import LENGTHS, per_sample, rows, take
+from ragged_rows import LENGTHS, assert_equal, per_sample, rows, take
 
 import sequinox as sqx
 from sequinox.train import Batches, Buckets, Packs, Total, Windows, pad, squared_error
@@ -33,13 +33,6 @@ SOURCES = {
     "Windows, cut": lambda **o: Windows(rows(), None, **{"batch_size": 4, "length": 2, "cut": True, "seed": 3, **o}),
 }
 every_source = pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
-
-
-def assert_equal(got, expected):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
 
 
 @every_source

@@ -16,7 +16,7 @@ def objective(model, batch, key):
     return squared_error(model[None] * batch.data[:, None], jnp.zeros((2, 1))), {}
 
 
-def run(out_dir=None, *, steps: Any = 20, batches=None, **options):
+def run(out_dir=None, *, steps: Any = 20, batches=None, objective=objective, **options):
     defaults = {"key": jax.random.key(0), "log_every": 4, "progress": False, "out_dir": out_dir}
     source = Batches(np.ones(4, np.float32), 2, seed=0) if batches is None else batches
     return fit(jnp.ones(1), optax.sgd(0.1), objective, source, steps=steps, **{**defaults, **options})
@@ -232,16 +232,7 @@ def test_a_model_that_does_something_else_with_the_same_arrays_is_refused(tmp_pa
 def test_a_run_whose_steps_are_all_skipped_says_so():
     bad = lambda model, batch, key: (Total(jnp.sum(model) * jnp.nan, 1), {})
     with pytest.warns(UserWarning, match="all 4 steps before step 4 were skipped"):
-        fit(
-            jnp.ones(1),
-            optax.sgd(0.1),
-            bad,
-            Batches(np.ones(4, np.float32), 2, seed=0),
-            steps=4,
-            key=jax.random.key(0),
-            log_every=4,
-            progress=False,
-        )
+        run(steps=4, objective=bad)
 
 
 def test_numbers_of_numpy_and_callbacks_that_close(tmp_path):
@@ -276,16 +267,7 @@ def test_numbers_of_numpy_and_callbacks_that_close(tmp_path):
 )
 def test_objectives_of_another_form(objective, options, message):
     with pytest.raises(TypeError, match=message):
-        fit(
-            jnp.ones(1),
-            optax.sgd(0.1),
-            objective,
-            Batches(np.ones(4, np.float32), 2, seed=0),
-            steps=1,
-            key=jax.random.key(0),
-            progress=False,
-            **options,
-        )
+        run(steps=1, objective=objective, **options)
 
 
 def test_batches_that_are_no_numbers():

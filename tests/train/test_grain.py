@@ -7,7 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from ragged_rows import LENGTHS, all_samples, per_sample, per_sequence, rows, samples
+from ragged_rows import LENGTHS, all_samples, assert_equal, per_sample, per_sequence, rows, samples
 
 from sequinox.train import AtEnd, Buckets, grain_buckets, grain_pack, grain_pad, grain_windows
 
@@ -35,13 +35,6 @@ MAKERS = {
     "windows": lambda dataset, **o: grain_windows(dataset, batch_size=3, length=2, **o),
 }
 every_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-
-
-def assert_equal(got, expected):
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
 
 
 @every_maker

@@ -63,20 +63,14 @@ class Batches(EpochSource):
         """
         self._arrays, self._n_rows = _check_arrays("Batches", arrays)
         self._batch_size = check_integer("Batches", "batch_size", batch_size, 1)
-        self._seed = check_integer("Batches", "seed", seed, 0)
-        self._shuffle = bool(shuffle)
+        super().__init__(seed, shuffle)
         self._part = shard_rows("Batches", self._batch_size, check_shard("Batches", shard))
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches in one epoch, the filled one included."""
-        return -(-self._n_rows // self._batch_size)
 
     def _plan(self, epoch: int) -> np.ndarray:
         return epoch_order(self._n_rows, self._seed, epoch, self._shuffle)
 
     def _n_steps(self, plan: Any) -> int:
-        return self.steps_per_epoch
+        return -(-self._n_rows // self._batch_size)
 
     def _make(self, plan: np.ndarray, position: int) -> Batch:
         start = position * self._batch_size
@@ -84,12 +78,7 @@ class Batches(EpochSource):
         return _take(self._arrays, rows, self._part.stop - self._part.start)
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "n_rows": self._n_rows,
-            "batch_size": self._batch_size,
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-        }
+        return {"n_rows": self._n_rows, "batch_size": self._batch_size}
 
 
 def epoch_batches(arrays: PyTree, batch_size: int) -> Iterator[Batch]:

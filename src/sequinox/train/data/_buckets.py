@@ -76,8 +76,7 @@ class Buckets(EpochSource):
                 divisible by the number of processes.
         """
         self._data = Ragged("Buckets", inputs, targets)
-        self._seed = check_integer("Buckets", "seed", seed, 0)
-        self._shuffle = bool(shuffle)
+        super().__init__(seed, shuffle)
         if (batch_size is None) == (batch_samples is None):
             raise ValueError("Buckets: exactly one of batch_size and batch_samples must be given.")
         self._multiple = check_integer("Buckets", "multiple_of", multiple_of, 1)
@@ -97,9 +96,7 @@ class Buckets(EpochSource):
         if lengths is not None:
             if n_buckets is not None:
                 raise ValueError("Buckets: give lengths or n_buckets, not both.")
-            chosen = [check_integer("Buckets", f"lengths[{i}]", length, 0) for i, length in enumerate(lengths)]
-            if not chosen or any(b <= a for a, b in itertools.pairwise(chosen)):
-                raise ValueError(f"Buckets: lengths must be increasing, at least one, got {chosen}.")
+            chosen = check_lengths("Buckets", lengths)
             self._data.check_longest("Buckets", chosen[-1], "the largest bucket")
             return self._lay(chosen)
         most = 8 if n_buckets is None else check_integer("Buckets", "n_buckets", n_buckets, 1)
@@ -117,7 +114,7 @@ class Buckets(EpochSource):
                     f"Buckets: batch_samples must hold {self._multiple} rows of the largest bucket, "
                     f"{lengths[-1] * self._multiple} samples, got {self._size['batch_samples']}."
                 )
-            budgets = [self._size["batch_samples"] // max(n, 1) // self._multiple * self._multiple for n in lengths]
+            budgets = rows_within(self._size["batch_samples"], lengths, self._multiple)
             rows = [
                 min(budget, -(-max(int(n), 1) // self._multiple) * self._multiple)
                 for budget, n in zip(budgets, fitting, strict=True)
@@ -135,11 +132,6 @@ class Buckets(EpochSource):
     def efficiency(self) -> float:
         """The share of real samples in an epoch's batches; the rest is padding and filler."""
         return float(self._data.lengths.sum() / self._buckets.cost[0]) if self._buckets.cost[0] else 1.0
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches in one epoch, those with filler included. It is the same for every epoch."""
-        return sum(self._buckets.batches)
 
     def _plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         order = epoch_order(len(self._data.lengths), self._seed, epoch, self._shuffle)
@@ -161,13 +153,20 @@ class Buckets(EpochSource):
         return padded_batch(self._data, sequences[part], part.stop - part.start, self._buckets.lengths[bucket])
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            **self._data.identity(),
-            **self._size,
-            "lengths": list(self._buckets.lengths),
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-        }
+        return {**self._data.identity(), **self._size, "lengths": list(self._buckets.lengths)}
+
+
+def check_lengths(name: str, lengths: Any) -> list[int]:
+    """The lengths of buckets, increasing."""
+    chosen = [check_integer(name, f"lengths[{i}]", length, 0) for i, length in enumerate(lengths)]
+    if not chosen or any(b <= a for a, b in itertools.pairwise(chosen)):
+        raise ValueError(f"{name}: lengths must be increasing, at least one, got {chosen}.")
+    return chosen
+
+
+def rows_within(samples: int, lengths: Sequence[int], multiple: int) -> list[int]:
+    """Per bucket the most rows, a multiple of `multiple`, that hold no more than `samples`."""
+    return [samples // max(length, 1) // multiple * multiple for length in lengths]
 
 
 def padded_batch(data: Ragged, sequences: np.ndarray, n_rows: int, length: int) -> SequenceBatch:

@@ -1,13 +1,13 @@
 """The same layouts of ragged data in pipelines of grain."""
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._arguments import check_integer
+from ._buckets import check_lengths, padded_batch, rows_within
 from ._order import check_shard, shard_rows
 from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
@@ -94,9 +94,7 @@ def grain_buckets(
     """
     datasets = _datasets()
     name = "grain_buckets"
-    chosen = [check_integer(name, f"lengths[{i}]", length, 0) for i, length in enumerate(lengths)]
-    if not chosen or any(b <= a for a, b in itertools.pairwise(chosen)):
-        raise ValueError(f"{name}: lengths must be increasing, at least one, got {chosen}.")
+    chosen = check_lengths(name, lengths)
     _check_per(name, targets_per)
     if (batch_size is None) == (batch_samples is None):
         raise ValueError(f"{name}: exactly one of batch_size and batch_samples must be given.")
@@ -105,7 +103,7 @@ def grain_buckets(
     else:
         samples = check_integer(name, "batch_samples", batch_samples, 1)
         multiple = check_integer(name, "multiple_of", multiple_of, 1)
-        rows = [samples // max(length, 1) // multiple * multiple for length in chosen]
+        rows = rows_within(samples, chosen, multiple)
         if not rows[-1]:
             least = chosen[-1] * multiple
             raise ValueError(f"{name}: batch_samples must be at least {least}, got {samples}.")
@@ -197,8 +195,6 @@ def grain_windows(dataset: Any, *, batch_size: Any, length: Any, targets_per: An
 
 def pad_elements(elements: Sequence[Any], batch_size: int, length: int, per: str | None) -> SequenceBatch:
     """A batch of whole rows; `batch_size` of them."""
-    from ._buckets import padded_batch
-
     data = ragged("grain_pad", elements, per)
     data.check_longest("grain_pad", length, "length")
     if len(elements) > batch_size:

@@ -35,13 +35,15 @@ def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class EpochSource(abc.ABC):
     """Endless batches over epochs, in grain's iterator protocol; a base class, not public.
 
-    A subclass gives `_plan(epoch)`, a pure function of what `_identity` holds, `_n_steps(plan)` and
-    `_make(plan, position)`. A position is then two numbers, and restoring it is exact anywhere.
+    A subclass gives `_plan(epoch)`, a pure function of the seed, of `shuffle` and of what `_identity` holds,
+    `_n_steps(plan)` and `_make(plan, position)`. A position is then two numbers, and restoring it is exact anywhere.
     """
 
-    _epoch: int = 0
-    _position: int = 0
-    _in_hand: tuple[int, Any] | None = None  # the plan of an epoch; recomputed, never saved
+    def __init__(self, seed: Any, shuffle: bool):
+        self._seed = check_integer(type(self).__name__, "seed", seed, 0)
+        self._shuffle = bool(shuffle)
+        self._epoch, self._position = 0, 0
+        self._in_hand: tuple[int, Any] | None = None  # the plan of an epoch; recomputed, never saved
 
     @abc.abstractmethod
     def _plan(self, epoch: int) -> Any:
@@ -57,12 +59,24 @@ class EpochSource(abc.ABC):
 
     @abc.abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """What plans depend on, JSON-able."""
+        """What plans depend on besides, JSON-able."""
 
     def _plan_of(self, epoch: int) -> Any:
         if self._in_hand is None or self._in_hand[0] != epoch:
             self._in_hand = epoch, self._plan(epoch)
         return self._in_hand[1]
+
+    def _order(self) -> dict[str, Any]:
+        return {**self._identity(), "seed": self._seed, "shuffle": self._shuffle}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in the epoch of the next batch.
+
+        Every epoch of `Batches` and `Buckets` has as many; of `Packs` and `Windows` another may have a few more or
+        fewer.
+        """
+        return self._n_steps(self._plan_of(self._epoch))
 
     def __iter__(self) -> "EpochSource":
         return self
@@ -79,7 +93,7 @@ class EpochSource(abc.ABC):
 
         It does not hold the shard: it is the same in all processes, and serves a run on another number of them.
         """
-        return {"epoch": self._epoch, "position": self._position, **self._identity()}
+        return {"epoch": self._epoch, "position": self._position, **self._order()}
 
     def set_state(self, state: Any) -> None:
         """Continues where `get_state` was taken.
@@ -94,7 +108,7 @@ class EpochSource(abc.ABC):
         name, expected = type(self).__name__, self.get_state()
         if not isinstance(state, dict) or state.keys() != expected.keys():
             raise ValueError(f"{name}.set_state: state must be a dict with keys {sorted(expected)}, got {state!r}.")
-        differing = {k: (state[k], v) for k, v in self._identity().items() if state[k] != v}
+        differing = {k: (state[k], v) for k, v in self._order().items() if state[k] != v}
         if differing:
             lines = ", ".join(f"{k}: {was!r} in the state, {now!r} here" for k, (was, now) in differing.items())
             raise ValueError(f"{name}.set_state: the state is of another order of data ({lines}).")

@@ -175,14 +175,8 @@ class Packs(EpochSource):
         if not self._data.lengths.any():
             raise ValueError("Packs: inputs has no sample.")
         self._batch_size = check_integer("Packs", "batch_size", batch_size, 1)
-        self._seed = check_integer("Packs", "seed", seed, 0)
-        self._shuffle = bool(shuffle)
+        super().__init__(seed, shuffle)
         self._part = shard_rows("Packs", self._batch_size, check_shard("Packs", shard))
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches in the epoch of the next batch. Another epoch may have a few more or fewer."""
-        return self._n_steps(self._plan_of(self._epoch))
 
     @property
     def efficiency(self) -> float:
@@ -211,13 +205,7 @@ class Packs(EpochSource):
         return lay_out(self._data, pieces, self._part.stop - self._part.start, self._length)
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            **self._data.identity(),
-            "batch_size": self._batch_size,
-            "length": self._length,
-            "seed": self._seed,
-            "shuffle": self._shuffle,
-        }
+        return {**self._data.identity(), "batch_size": self._batch_size, "length": self._length}
 
 
 def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -85,14 +85,9 @@ class Windows(EpochSource):
         self._batch_size = check_integer("Windows", "batch_size", batch_size, 1)
         self._length = check_integer("Windows", "length", length, 1)
         self._lookback = check_integer("Windows", "lookback", lookback, 0)
-        self._seed = check_integer("Windows", "seed", seed, 0)
-        self._cut, self._shuffle = bool(cut), bool(shuffle)
+        super().__init__(seed, shuffle)
+        self._cut = bool(cut)
         self._part = shard_rows("Windows", self._batch_size, check_shard("Windows", shard))
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Windows in the epoch of the next batch. Another epoch may have a few more or fewer."""
-        return self._n_steps(self._plan_of(self._epoch))
 
     @property
     def efficiency(self) -> float:
@@ -152,8 +147,6 @@ class Windows(EpochSource):
             "length": self._length,
             "lookback": self._lookback,
             "cut": self._cut,
-            "seed": self._seed,
-            "shuffle": self._shuffle,
         }
 
 
