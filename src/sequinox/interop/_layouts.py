@@ -64,6 +64,7 @@ _APART = {"q_proj_weight": "W_Q", "k_proj_weight": "W_K", "v_proj_weight": "W_V"
 LAYERS: dict[type, dict[str, str]] = {
     Dense: {"weight": "W", "bias": "b"},
     Conv1d: {"weight": "W", "bias": "b"},
+    eqx.nn.Linear: {"weight": "weight", "bias": "bias"},
     eqx.nn.LayerNorm: {"weight": "weight", "bias": "bias"},
     eqx.nn.Embedding: {"weight": "weight"},
     MultiHeadSelfAttention: _TOGETHER,
@@ -81,7 +82,8 @@ _FEED_FORWARD = {"linear1.weight": "W_1", "linear1.bias": "b_1", "linear2.weight
 
 CONVERTIBLE = (
     "RNN, GRU, LSTM, stacks of one of them (a Sequential, with Bidirectional), Dense, Conv1d, MultiHeadSelfAttention, "
-    "MultiHeadCrossAttention, TransformerBlock, eqx.nn.LayerNorm, eqx.nn.Embedding, and a Sequential of those"
+    "MultiHeadCrossAttention, TransformerBlock, eqx.nn.Linear, eqx.nn.LayerNorm, eqx.nn.Embedding, and a Sequential of "
+    "those"
 )
 
 

@@ -37,7 +37,9 @@ def from_torch(module: Any, *, causal: bool = False, dtype: DType | None = None)
 
     Raises:
         TypeError: for what is no module that is known. A subclass is none either, since it may compute something else.
-        ValueError: for an option that we have not; the error names it.
+        ValueError: for an option that we have not, in the forward pass or in the gradient; the error names it. For a
+            module that was changed to compute something else (hooks, a part put in its place), and for one whose
+            weights are nowhere (on the meta device).
 
     ??? example
 
@@ -51,11 +53,12 @@ def from_torch(module: Any, *, causal: bool = False, dtype: DType | None = None)
         ```
     """
     kind, causal = type(module).__name__, flag(causal, "from_torch", "causal")
-    if not type(module).__module__.startswith("torch.nn.modules.") or kind not in _MODULES:
+    if not _is_torchs(module) or kind not in _MODULES:
         raise TypeError(
             f"from_torch: module must be one of torch.nn's {', '.join(_MODULES)}, "
             f"got {type(module).__module__}.{kind}. load_torch puts a state_dict, or other weights, into your layer"
         )
+    _check_unchanged(module, kind)
     if kind == "Sequential":
         return _sequential(module, causal=causal, dtype=dtype)
     weights = module.state_dict()
@@ -65,6 +68,21 @@ def from_torch(module: Any, *, causal: bool = False, dtype: DType | None = None)
     bias = bool(getattr(module, "bias", True)) if kind.startswith(("RNN", "GRU", "LSTM")) else True
     layer = fill(layer, weights, "", bias=bias, cast=dtype is not None, who="from_torch")
     return layer if module.training else eqx.nn.inference_mode(layer)
+
+
+def _is_torchs(module: Any) -> bool:
+    return type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _check_unchanged(module: Any, kind: str) -> None:
+    """That a module, and every part of it, computes what its class says."""
+    for name, part in module.named_modules():
+        what = "hooks" if part._forward_hooks or part._forward_pre_hooks else "a forward of its own"
+        if what == "hooks" or "forward" in vars(part):
+            where = f"{name} of this {kind}" if name else f"this {kind}"
+            raise ValueError(
+                f"from_torch: {where} has {what}, so that it may compute something else: remove them first"
+            )
 
 
 def _own_dtype(weights: dict[str, Any]) -> Any:
@@ -112,10 +130,7 @@ def _cell_maker(module: Any, dtype: Any) -> Callable[[int], Any]:
 
 def _attention(module: Any, *, causal: bool, dtype: Any) -> Any:
     """`nn.MultiheadAttention`; with a memory of another width it is cross-attention."""
-    for name, wanted in (("bias_k", None), ("add_zero_attn", False)):
-        if getattr(module, name) is not wanted:
-            option = "add_bias_kv" if name == "bias_k" else name
-            raise ValueError(f"from_torch: our attention has no {option}, which this MultiheadAttention was made with")
+    _check_attention(module)
     if module.kdim != module.vdim:
         raise ValueError(
             f"from_torch: keys and values must come from one memory, got kdim {module.kdim}, vdim {module.vdim}"
@@ -127,8 +142,16 @@ def _attention(module: Any, *, causal: bool, dtype: Any) -> Any:
     return MultiHeadSelfAttention(*sizes, causal, **common)
 
 
+def _check_attention(module: Any) -> None:
+    for name, wanted in (("bias_k", None), ("add_zero_attn", False)):
+        if getattr(module, name) is not wanted:
+            option = "add_bias_kv" if name == "bias_k" else name
+            raise ValueError(f"from_torch: our attention has no {option}, which this MultiheadAttention was made with")
+
+
 def _block(module: Any, *, causal: bool, dtype: Any) -> Any:
     """`nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`."""
+    _check_parts(module)
     cross, bias = type(module).__name__ == "TransformerDecoderLayer", module.linear1.bias is not None
     norm = partial(eqx.nn.LayerNorm, eps=module.norm1.eps, use_bias=bias)
     return TransformerBlock(
@@ -147,6 +170,32 @@ def _block(module: Any, *, causal: bool, dtype: Any) -> Any:
         feed_forward_bias=bias,
         dtype=dtype,
     )
+
+
+def _check_parts(module: Any) -> None:
+    """That the parts of a transformer layer are those that PyTorch puts there, and agree where ours have one number."""
+    kind = type(module).__name__
+    kinds = {"self_attn": "MultiheadAttention", "multihead_attn": "MultiheadAttention", "linear": "Linear"}
+    kinds |= {"norm": "LayerNorm", "dropout": "Dropout"}
+    numbers: dict[str, dict[str, float]] = {}
+    for name, part in module.named_children():
+        wanted = kinds.get(name.rstrip("123"))
+        if wanted is None:  # the activation, when it is a module
+            continue
+        if not _is_torchs(part) or type(part).__name__ != wanted:
+            raise ValueError(f"from_torch: {name} of a {kind} must be torch.nn's {wanted}, got {type(part).__name__}")
+        if name.startswith("norm"):
+            numbers.setdefault("eps of its norms", {})[name] = part.eps
+        elif name.endswith("attn"):
+            _check_attention(part)
+            numbers.setdefault("heads of its attention", {})[name] = part.num_heads
+            numbers.setdefault("dropout of its attention", {})[name] = part.dropout
+        elif name in ("dropout1", "dropout2", "dropout3"):
+            numbers.setdefault("p of its dropouts", {})[name] = part.p
+    for what, found in numbers.items():
+        if len(set(found.values())) > 1:
+            given = ", ".join(f"{value} in {name}" for name, value in found.items())
+            raise ValueError(f"from_torch: our TransformerBlock has one number for {what}, this {kind} has {given}")
 
 
 # ---- layers of one sample --------------------------------------------------------------------------------------------
@@ -178,9 +227,21 @@ def _layer_norm(module: Any, *, dtype: Any) -> Any:
     )
 
 
+_EMBEDDING_OPTIONS = (  # each with its default, and what stands in its place here
+    ("padding_idx", None, ": padding is a mask here, and masked tokens leave the weights alone"),
+    ("max_norm", None, ""),
+    ("scale_grad_by_freq", False, ""),
+)
+
+
 def _embedding(module: Any, *, dtype: Any) -> Any:
-    if module.max_norm is not None:
-        raise ValueError("from_torch: eqx.nn.Embedding has no max_norm, which this Embedding was made with")
+    for name, default, instead in _EMBEDDING_OPTIONS:
+        value = getattr(module, name)
+        if value != default:
+            raise ValueError(
+                f"from_torch: eqx.nn.Embedding has no {name}, which this Embedding was made with ({value}){instead}. "
+                f"To do without it, set module.{name} = {default} first"
+            )
     return eqx.nn.Embedding(module.num_embeddings, module.embedding_dim, key=jax.random.key(0), dtype=dtype)
 
 
@@ -203,8 +264,38 @@ def _sequential(module: Any, *, causal: bool, dtype: Any) -> Any:
                 f"from_torch: {name} of the Sequential is a {type(inner).__name__}, which in PyTorch takes or gives "
                 "several values, so that it cannot stand there: convert it on its own"
             )
+    found = _axes(module)
+    if _WIDTH_SECOND not in found:
+        found.pop(_WIDTH_LAST, None)  # attention has it last too
+    if len(found) > 1:
+        each = ", ".join(f"{axes} of {kind}" for axes, kind in found.items())
+        raise ValueError(f"from_torch: the modules of a Sequential must agree on what their axes are, got {each}")
     layers = {name: from_torch(inner, causal=causal, dtype=dtype) for name, inner in given.items()}
     return Sequential(list(layers.values()) if all(name.isdigit() for name in layers) else layers)
+
+
+_WIDTH_SECOND, _WIDTH_LAST = "(batch, width, time)", "(..., width)"
+
+
+def _axes(module: Any) -> dict[str, str]:
+    """How the modules of a `nn.Sequential` read their axes, and the first that does.
+
+    Ours all have the width last and time before it. So a Linear behind a Conv1d would work on the width here, and in
+    PyTorch on time.
+    """
+    found: dict[str, str] = {}
+    for inner in module._modules.values():
+        kind = type(inner).__name__
+        if kind == "Sequential":
+            found |= {axes: name for axes, name in _axes(inner).items() if axes not in found}
+        elif kind == "Conv1d":
+            found.setdefault(_WIDTH_SECOND, kind)
+        elif kind == "TransformerEncoderLayer":
+            batch_first = inner.self_attn.batch_first
+            found.setdefault("(batch, time, width)" if batch_first else "(time, batch, width)", kind)
+        elif kind in ("Linear", "LayerNorm", "Embedding"):
+            found.setdefault(_WIDTH_LAST, kind)
+    return found
 
 
 def gelu(x: Array) -> Array:
@@ -230,9 +321,10 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 def _activation(function: Any) -> Callable[[Array], Array]:
     """A function of PyTorch's, or a module of one: `torch.nn.functional.gelu`, `nn.GELU()`."""
     name = getattr(function, "__name__", type(function).__name__).lower()
-    if getattr(function, "approximate", "none") == "tanh":
+    home = str(getattr(function, "__module__", None))  # of a module, that of its class: anybody's may be called "relu"
+    if getattr(function, "approximate", "none") == "tanh" and _is_torchs(function):
         return jax.nn.gelu
-    if name not in _FUNCTIONS:
+    if name not in _FUNCTIONS or home.partition(".")[0] != "torch":
         raise ValueError(f"from_torch: the activation must be one of {', '.join(_FUNCTIONS)}, got {function!r}")
     return _FUNCTIONS[name]
 

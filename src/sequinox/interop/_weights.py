@@ -206,10 +206,20 @@ def _as_numpy(a: Any, name: str, who: str) -> np.ndarray:
         return np.asarray(a)
     if not hasattr(a, "detach"):
         raise TypeError(f"{who}: {name} must be an array or a PyTorch tensor, got {type(a).__name__}")
+    if getattr(a, "is_meta", False):
+        raise ValueError(
+            f"{who}: {name} is on PyTorch's meta device, which holds no numbers: put the module on another, with "
+            'module.to_empty(device="cpu"), and load its weights'
+        )
+    if str(getattr(a, "layout", "torch.strided")) != "torch.strided":
+        raise ValueError(f"{who}: {name} must be a dense tensor, got one of layout {a.layout}")
     a = a.detach().cpu()
     if str(a.dtype) == "torch.bfloat16":  # NumPy has none: float32 holds every number of it
         return a.float().numpy().astype(jnp.bfloat16)
-    return a.numpy()
+    try:
+        return a.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{who}: NumPy cannot hold {name}, of dtype {a.dtype}: {error}") from None
 
 
 def _check(
