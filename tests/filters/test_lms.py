@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import linalg, signal
+from scipy import linalg, optimize, signal
 
 import sequinox as sqx
 
@@ -96,18 +96,105 @@ def test_a_filter_is_identified():
         np.testing.assert_allclose(ys.sum(-1), xs[:, 1], atol=1e-5)  # the output and its error are the response
 
 
-def test_the_bound_on_the_step_size():
-    """Correlated input, whose autocorrelation matrix is known: far below 2 / lambda_max LMS converges, and above it
-    diverges."""
+# ---- how large a step may be -----------------------------------------------------------------------------------------
+
+WHITE, COLOURED = np.eye(3), linalg.toeplitz(0.8 ** np.arange(3))  # of three numbers in a window
+
+
+def bound_of_the_squares(R: np.ndarray) -> float:
+    """As the documentation has it: the step size at which the sum over the eigenvalues is 1."""
+    values = np.linalg.eigvalsh(R)
+    total = lambda mu: np.sum(mu * values / (2 - 2 * mu * values)) - 1
+    bound: Any = optimize.brentq(total, 1e-9, (1 - 1e-9) / values.max())
+    return bound
+
+
+def second_moments(R: np.ndarray, mu: float) -> np.ndarray:
+    """What a sample makes of E[v v^T], as a matrix: Isserlis' theorem for E[(I - mu u u^T) V (I - mu u u^T)]."""
+    eye, k = np.eye(len(R)), len(R)
+    first = np.kron(eye, eye) - mu * (np.kron(R, eye) + np.kron(eye, R))
+    fourth = 2 * np.kron(R, R) + np.outer(R.reshape(k * k), R.reshape(k * k))  # 2 R V R + R tr(R V), V symmetric
+    return first + mu**2 * fourth
+
+
+@pytest.mark.parametrize("R", [WHITE, COLOURED], ids=["white", "coloured"])
+def test_the_bound_of_the_mean_square_is_exact(R: np.ndarray):
+    """The second moments grow above it and shrink below it; 2 / (3 tr R) lies below, 2 / lambda_max above."""
+    growth = lambda mu: np.abs(np.linalg.eigvals(second_moments(R, mu))).max()
+    bound = bound_of_the_squares(R)
+    assert growth(0.99 * bound) < 1 < growth(1.01 * bound)
+    assert 2 / (3 * np.trace(R)) < bound < 1 / np.linalg.eigvalsh(R).max()
+    if R is WHITE:
+        assert bound == pytest.approx(2 / (3 + 2)) and 2 / (3 * np.trace(R)) == pytest.approx(0.22, abs=0.003)
+
+
+def test_between_the_bounds_the_mean_shrinks_and_the_mean_square_grows():
+    """Of the layer, in many rows; both at the rates of the theory."""
+    random, rows, time, mu = np.random.default_rng(0), 300_000, 2, 0.7
+    R = np.array([[1.0, 0.3], [0.3, 0.8]])
+    assert bound_of_the_squares(R) < mu < 2 / np.linalg.eigvalsh(R).max()
+    x = random.normal(size=(rows, time, 2)) @ np.linalg.cholesky(R).T
+    taps = np.array([1.0, -2.0])
+    xs = np.concatenate([x, (x @ taps)[..., None]], -1).astype(np.float32)
+    far = np.asarray(unroll(sqx.LMS(1, mu, n_signals=2), xs)[1].w[:, 0], np.float64) - taps
+    expected = -np.linalg.matrix_power(np.eye(2) - mu * R, time) @ taps
+    np.testing.assert_allclose(far.mean(0), expected, atol=0.05)
+    squares = np.linalg.matrix_power(second_moments(R, mu), time) @ np.outer(taps, taps).reshape(4)
+    np.testing.assert_allclose(np.mean(np.sum(far**2, 1)), squares[[0, 3]].sum(), rtol=0.05)
+    assert np.abs(expected).max() < 0.7 and squares[[0, 3]].sum() > 1.2 * np.sum(taps**2)
+
+
+def deviation(mu: float, u: np.ndarray) -> float:
+    """In float64: the mean over rows of the squared distance to taps that give the response, at first 1."""
+    far = np.zeros(u.shape[1:])
+    far[:, 0] = 1.0
+    for now in u:
+        far = far - mu * np.sum(far * now, 1)[:, None] * now
+    with np.errstate(over="ignore"):
+        return float(np.mean(np.sum(far**2, 1)))
+
+
+def signals(R: np.ndarray, overlap: bool) -> np.ndarray:
+    """Windows, `(time, rows, 3)`: of a delay line, or independent of each other."""
+    random, rows, time = np.random.default_rng(0), 1000, 500
+    if not overlap:
+        return random.normal(size=(time, rows, 3)) @ np.linalg.cholesky(R).T
+    pole = R[0, 1]
+    x: Any = signal.lfilter([np.sqrt(1 - pole**2)], [1, -pole], random.normal(size=(time + 102, rows)), axis=0)[100:]
+    return np.stack([x[2:], x[1:-1], x[:-2]], -1)
+
+
+@pytest.mark.parametrize("R", [WHITE, COLOURED], ids=["white", "coloured"])
+def test_long_runs_on_both_sides_of_the_bound_of_the_mean_square(R: np.ndarray):
+    bound, mean, independent = bound_of_the_squares(R), 2 / np.linalg.eigvalsh(R).max(), signals(R, overlap=False)
+    assert deviation(2 / (3 * np.trace(R)), independent) < 1e-6
+    assert deviation(0.8 * bound, independent) < 1e-6
+    assert 1.9 * bound < mean and deviation(1.9 * bound, independent) > 1e6
+    assert deviation(0.99 * mean, independent) > 1e6
+
+
+def test_windows_of_a_delay_line_leave_less():
+    """As the guide says: with white input nearly the bound of the theory, with coloured input far less of it."""
+    assert deviation(0.7 * bound_of_the_squares(WHITE), signals(WHITE, overlap=True)) < 1e-6
+    assert deviation(1.9 * bound_of_the_squares(WHITE), signals(WHITE, overlap=True)) > 1e6
+    coloured = signals(COLOURED, overlap=True)
+    assert deviation(2 / (3 * np.trace(COLOURED)), coloured) > 1e6
+    assert deviation(0.2 * bound_of_the_squares(COLOURED), coloured) < 1e-2
+
+
+@pytest.mark.parametrize("kind", ["LMS", "NLMS"])
+def test_below_the_bound_of_every_window_no_step_leads_away(kind: str):
+    """Whatever the input, here strongly coloured: in every row, at every sample."""
     random = np.random.default_rng(0)
-    pole, taps = 0.8, [0.5, -0.25, 0.125, 1.0]
-    x = signal.lfilter([np.sqrt(1 - pole**2)], [1, -pole], random.normal(size=4000))
-    bound = 2 / np.linalg.eigvalsh(linalg.toeplitz(pole ** np.arange(4))).max()
-    xs = pair(x, taps)
-    _, below = unroll(sqx.LMS(4, 0.1 * bound), xs)
-    np.testing.assert_allclose(below.w[:, 0], taps, atol=1e-3)
-    _, above = unroll(sqx.LMS(4, 1.5 * bound), xs)
-    assert not (np.abs(above.w) < 1e6).all()
+    x: Any = signal.lfilter([1.0], [1, -0.95], random.uniform(-1, 1, 200))
+    taps = np.array([0.5, -0.25, 0.125])
+    xs = np.stack([x, signal.lfilter(taps, 1, x)], -1).astype(np.float32)
+    energy = np.convolve(x**2, np.ones(3))[: len(x)].max()
+    layer: Any = sqx.LMS(3, 1.95 / energy) if kind == "LMS" else sqx.NLMS(3, 1.95)
+    body = lambda state, x: (layer.step(x, state)[1],) * 2
+    w = np.asarray(jax.jit(lambda xs: jax.lax.scan(body, layer.init_state(), xs)[1].w)(xs))[..., 0]
+    far = np.sum((w.astype(np.float64) - taps) ** 2, 1)
+    assert (np.diff(far) <= 1e-6).all() and far[-1] < far[0]
 
 
 @pytest.mark.parametrize("factor", [0.98, 1.02])

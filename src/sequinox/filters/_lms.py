@@ -78,17 +78,30 @@ class LMS(_AdaptiveFIR):
     $$
 
     A sample is $[x_t, d_t]$: the signals, and the response that is desired of the filter. The output is $[y_t, e_t]$,
-    by the taps before the sample. Each sample moves the taps down the gradient of its own $e_t^2 / 2$. They approach
-    those of least mean square error, in the mean, if $0 < \mu < 2 / \lambda_{\max}(R)$, where $R$ is the
-    autocorrelation matrix of what the window holds; near the bound they fluctuate widely.
+    by the taps before the sample. Each sample moves the taps down the gradient of its own $e_t^2 / 2$. Whether they
+    approach those of least mean square error is a matter of the step size. With $u_t$ for all that the window holds,
+    $R = \mathrm{E}[u u^\top]$ and its eigenvalues $\lambda_i$,
+
+    - their *mean* over many rows does for $\mu < 2 / \lambda_{\max}$, if windows are independent of each other. Of one
+      row that says little: it may be anywhere, or overflow;
+    - their *mean square deviation* stays finite, for Gaussian input and independent windows, if and only if $\mu
+      \lambda_{\max} < 1$ and $\sum_i \mu \lambda_i / (2 - 2 \mu \lambda_i) < 1$. So $\mu < 2 / (3 \operatorname{tr} R)$
+      suffices; for $n$ white numbers of power $\sigma^2$ the bound is $2 / ((n + 2) \sigma^2)$;
+    - *no step* leads away from taps that give $d$ without error, whatever the input, if $\mu \lVert u_t \rVert^2 < 2$
+      for every window. [`NLMS`][sequinox.filters.NLMS] sees to that.
+
+    Windows are independent with `n_taps=1`, if samples are. Those of a delay line overlap. The second bound is then
+    nearly right for white input, and too high for coloured input: the [guide](../guides/filters.md) shows how much.
+    (Texts that write the update with $2 \mu$ have half of each bound.)
 
     The state is an [`LMSState`][sequinox.filters.LMSState]: the taps of this very stream, and the last inputs. The step
     size and first taps that are given are arrays of the layer: they receive gradients, through all the adaptation that
     follows, so that they can be learned; and many step sizes can be tried at once under `jax.vmap`. To keep one fixed,
     leave it out of what the optimiser sees.
 
-    Source: [Widrow and Hoff 1960](https://isl.stanford.edu/~widrow/papers/c1960adaptiveswitching.pdf), in the form of
-    the textbooks.
+    Sources: [Widrow and Hoff 1960](https://isl.stanford.edu/~widrow/papers/c1960adaptiveswitching.pdf), in the form of
+    the textbooks; the bound of the mean, Widrow and Stearns 1985, *Adaptive Signal Processing*, chapter 6; that of the
+    mean square, [Feuer and Weinstein 1985](https://doi.org/10.1109/TASSP.1985.1164493).
 
     ??? example
 
@@ -112,7 +125,7 @@ class LMS(_AdaptiveFIR):
         r"""
         Arguments:
             n_taps: number of taps for each signal.
-            mu: the step size $\mu$, positive.
+            mu: the step size $\mu$, positive. How large it may be is a matter of the input: see above.
             n_signals: width of $x_t$; a sample has one number more, the desired response.
             w: the first taps, `" n_taps"` or `"n_taps n_signals"`, that of the sample itself first. They are trained,
                 unlike the default, zeros.
@@ -137,8 +150,9 @@ class NLMS(_AdaptiveFIR):
     w_{t+1,j} = w_{t,j} + \frac{\mu\, e_t\, x_{t-j}}{\varepsilon + \sum_{i=0}^{k-1} \lVert x_{t-i} \rVert^2}
     $$
 
-    Everything else is as in [`LMS`][sequinox.filters.LMS]. With $\mu = 1$ and $\varepsilon = 0$ a step brings the error
-    on its own sample to zero; for $0 < \mu < 2$ a step makes it smaller, whatever the input.
+    Everything else is as in [`LMS`][sequinox.filters.LMS]. With $\mu = 1$ and $\varepsilon = 0$ a step would bring the
+    error on its own sample to zero. For $0 < \mu < 2$ every step makes that error smaller, and none leads away from
+    taps that give $d$ without error: in every row, whatever the input, and not in a mean alone.
 
     Source: a textbook definition.
 
@@ -174,7 +188,7 @@ class NLMS(_AdaptiveFIR):
         r"""
         Arguments:
             n_taps: number of taps for each signal.
-            mu: the step size $\mu$, positive; below 2.
+            mu: the step size $\mu$, positive. Steps of 2 and more, which may diverge, are not refused.
             eps: the $\varepsilon$ beside the energy in the window, positive: a silent window must not be divided by.
             n_signals: width of $x_t$; a sample has one number more, the desired response.
             w: the first taps, `" n_taps"` or `"n_taps n_signals"`, that of the sample itself first. They are trained,
