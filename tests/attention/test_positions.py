@@ -72,6 +72,56 @@ def test_double_precision():
     np.testing.assert_allclose(got, sinusoids([3, 70], 6), atol=1e-6)  # the frequencies are rounded, to 2^-31 turns
 
 
+TURN = 2 * np.pi
+PER_SAMPLE = TURN / 2**31  # radians: what the documentation says of a rounded frequency
+ONCE = 5e-7  # of the angle and the sine in float32
+
+
+def frequencies(base: float, d: int) -> np.ndarray:
+    return base ** (-np.arange(0, d, 2) / d)
+
+
+def rounded(n: int, base: float, d: int) -> np.ndarray:
+    """Angles in Python's integers: `n` times a frequency that is a multiple of 2^-30 turns, modulo a turn."""
+    units = [round(f / TURN * 2**30) for f in frequencies(base, d)]
+    return np.array([TURN * (n * u % 2**30) / 2**30 for u in units])
+
+
+@pytest.mark.parametrize("n", [10_000, 1_000_000, 10_000_000])
+def test_angles_are_as_near_the_formula_as_the_documentation_says(n: int):
+    """And no nearer: what the frequencies' rounding makes of it is seen."""
+    d, places = 64, np.array([n - 3, n])
+    error = np.abs(at(sqx.AddPositions(d), places, d) - sinusoids(places, d)).max()
+    assert PER_SAMPLE * n / 10 < error < PER_SAMPLE * n + ONCE
+    q = jnp.ones((1, 1, d))
+    got = jax.jit(lambda n: jnp.sum(sqx.Rotary()(q, n) * sqx.Rotary()(q, n - n)))(jnp.array([n], jnp.int32))
+    expected = 2 * np.sum(np.cos(n * frequencies(1e4, d)))
+    assert abs(got - expected) < d * (PER_SAMPLE * n + ONCE)
+
+
+@pytest.mark.parametrize("n", [7, 1_000_000, 10**9, 2**30 + 5, 2**31 - 2])
+def test_nothing_but_the_frequency_is_rounded(n: int):
+    """At any position, for sines and for rotary positions."""
+    d = 12
+    angle = rounded(n, 1e4, d)
+    expected = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(1, d)
+    np.testing.assert_allclose(at(sqx.AddPositions(d), [n], d), expected, rtol=0, atol=ONCE)
+    x = jnp.tile(jnp.array([1.0, 0.0]), d // 2).reshape(1, 1, d)
+    got = jax.jit(lambda n: sqx.Rotary(500.0, interleaved=True)(x, n))(jnp.array([n], jnp.int32))
+    angle = rounded(n, 500.0, d)
+    np.testing.assert_allclose(got[0, 0], np.stack([np.cos(angle), np.sin(angle)], -1).ravel(), rtol=0, atol=ONCE)
+
+
+@pytest.mark.parametrize("n", [1_000_000, 10**9, 2**31 - 10])
+def test_the_angle_between_two_positions_is_the_same_wherever_they_stand(n: int):
+    d = 6
+    near, far = at(sqx.AddPositions(d), [0, 8], d), at(sqx.AddPositions(d), [n, n + 8], d)
+    between = lambda p: np.arctan2(
+        p[1, ::2] * p[0, 1::2] - p[1, 1::2] * p[0, ::2], np.sum(p.reshape(2, 3, 2).prod(0), -1)
+    )
+    np.testing.assert_allclose(between(far), between(near), atol=2e-6)
+
+
 def test_counting_for_ever():
     layer, xs = sqx.AddPositions(), draw(2, 9, 5)
     run = jax.jit(lambda xs, n: layer.unroll(xs, n))

@@ -34,7 +34,7 @@ def drawn(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-# ---- worked numbers (facts/seeds.md, section 1) ------------------------------------------------------------------
+# ---- worked numbers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", ["fused", "scan"])
@@ -54,7 +54,7 @@ def test_one_step_of_an_lstm(implementation: Any):
     start = jnp.array([0.1]), jnp.array([0.2])
     for state in (lstm.step(jnp.array([0.5]), start)[1], lstm.unroll(jnp.array([[0.5]]), start)[1]):
         assert round(float(state.y[0]), 4) == 0.2429
-        # The document prints 0.4122, from factors rounded to four places; (tanh 0.5 + 0.2) sigma(0.5) is 0.412141.
+        # 0.4122 with factors rounded to four places; (tanh 0.5 + 0.2) sigma(0.5) is 0.412141.
         assert abs(float(state.c[0]) - 0.412141) < 1e-6 and abs(float(state.c[0]) - 0.4122) < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Faults: "Compilation" and "Optimiser" of facts/faults.md, and a step that is not finite."""
+"""What is compiled, and how often; what the optimiser does; a step that is not finite."""
 
 import equinox as eqx
 import jax
