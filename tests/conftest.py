@@ -51,6 +51,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup | No
     return ByGroup(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind():
+    """A test that writes does so in a temporary folder: what lies beside the sources is committed by somebody."""
+    root = pathlib.Path(__file__).parents[1]
+    before = set(root.iterdir())
+    yield
+    left = sorted(path.name for path in set(root.iterdir()) - before if not path.name.startswith("."))
+    assert left == [], "left in the repository's root by a test"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_programs_are_let_go():
     """Each compiled program holds several memory maps, of which a process may have 65,530: past them it crashes.

@@ -2,7 +2,7 @@
 
 A page's ```python blocks run from top to bottom in one namespace, under JAX's defaults, as a reader has them. What a
 block prints must be what its lines starting with `# > ` show, in order: a block without such lines must print nothing.
-Docstrings use doctest's `>>>` instead.
+Docstrings use doctest's `>>>` instead. Both run in a folder of their own, which is thrown away.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import pathlib
 import re
 import runpy
 import sys
+import tempfile
 import types
 
 import jax
@@ -52,18 +53,26 @@ def defaults():
         jaxtyping.config.update("jaxtyping_disable", before)
 
 
+@contextlib.contextmanager
+def folder_of_its_own():
+    """Where an example may write `model.safetensors` without leaving it to whoever runs the tests."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
+
+
 def run_page(text: str, filename: str, name: str) -> None:
     """Runs the blocks of a page; AssertionError where one prints something else than it shows."""
     module = types.ModuleType(name)
     sys.modules[name] = module  # dataclasses and type checkers look their module up
     try:
-        for line, code in blocks(text):
-            shown = [row[4:] for row in code.split("\n") if row.startswith("# > ")]
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed), defaults():
-                exec(compile("\n" * (line - 1) + code, filename, "exec"), module.__dict__)
-            got = [row.rstrip() for row in printed.getvalue().splitlines()]
-            assert got == shown, f"{filename}:{line} prints {got}, and shows {shown}"
+        with folder_of_its_own():
+            for line, code in blocks(text):
+                shown = [row[4:] for row in code.split("\n") if row.startswith("# > ")]
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed), defaults():
+                    exec(compile("\n" * (line - 1) + code, filename, "exec"), module.__dict__)
+                got = [row.rstrip() for row in printed.getvalue().splitlines()]
+                assert got == shown, f"{filename}:{line} prints {got}, and shows {shown}"
     finally:
         del sys.modules[name]
 
@@ -93,8 +102,7 @@ def page_cases() -> list:
 
 
 @pytest.mark.parametrize("page", page_cases())
-def test_page(page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)  # where pages may leave files
+def test_page(page: pathlib.Path):
     run_page(page.read_text(), str(page), "page_" + re.sub(r"\W", "_", page.stem))
 
 
@@ -136,12 +144,12 @@ DOCSTRINGS = docstrings()
 def run_doctest(name: str, text: str) -> tuple[doctest.TestResults, str]:
     test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, None, None)
     report: list[str] = []
-    return doctest.DocTestRunner(verbose=False).run(test, out=report.append), "".join(report)
+    with folder_of_its_own():
+        return doctest.DocTestRunner(verbose=False).run(test, out=report.append), "".join(report)
 
 
 @pytest.mark.parametrize("name", DOCSTRINGS)
-def test_docstring(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_docstring(name: str):
     results, report = run_doctest(name, DOCSTRINGS[name])
     assert results.attempted > 0
     assert results.failed == 0, report
@@ -149,6 +157,20 @@ def test_docstring(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
 
 def test_wrong_docstrings_fail():
     assert run_doctest("wrong", "```python\n>>> 1 + 1\n3\n\n```")[0].failed == 1
+
+
+def test_examples_leave_no_file_behind():
+    """Neither where the tests were started nor in the repository, also of an example that fails half-way."""
+    here, before = pathlib.Path.cwd(), {path for folder in (ROOT, pathlib.Path.cwd()) for path in folder.iterdir()}
+    write = "__import__('pathlib').Path('left_behind').write_text('')"
+    run_page(f"```python\nprint({write})\n# > 0\n```", "page.md", "writing_page")
+    with pytest.raises(ZeroDivisionError):
+        run_page(f"```python\n{write}\n1 / 0\n```", "page.md", "failing_page")
+    assert run_doctest("writing", f">>> {write}\n0\n")[0] == doctest.TestResults(failed=0, attempted=1)
+    name = next(name for name in DOCSTRINGS if name.endswith(".save_safetensors"))
+    assert "model.safetensors" in DOCSTRINGS[name] and run_doctest(name, DOCSTRINGS[name])[0].failed == 0
+    assert pathlib.Path.cwd() == here
+    assert {path for folder in (ROOT, here) for path in folder.iterdir()} - before == set()
 
 
 def test_functions_and_layers_have_an_example():
