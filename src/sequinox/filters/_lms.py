@@ -84,9 +84,10 @@ class LMS(_AdaptiveFIR):
 
     - their *mean* over many rows does for $\mu < 2 / \lambda_{\max}$, if windows are independent of each other. Of one
       row that says little: it may be anywhere, or overflow;
-    - their *mean square deviation* stays finite, for Gaussian input and independent windows, if and only if $\mu
-      \lambda_{\max} < 1$ and $\sum_i \mu \lambda_i / (2 - 2 \mu \lambda_i) < 1$. So $\mu < 2 / (3 \operatorname{tr} R)$
-      suffices; for $n$ white numbers of power $\sigma^2$ the bound is $2 / ((n + 2) \sigma^2)$;
+    - their *mean square deviation* stays finite, for Gaussian input and independent windows, if and only if
+      $\mu \lambda_{\max} < 1$ and $\sum_i \mu \lambda_i / (2 - 2 \mu \lambda_i) < 1$. So
+      $\mu < 2 / (3 \operatorname{tr} R)$ suffices; for $n$ white numbers of power $\sigma^2$ the bound is
+      $2 / ((n + 2) \sigma^2)$;
     - *no step* leads away from taps that give $d$ without error, whatever the input, if $\mu \lVert u_t \rVert^2 < 2$
       for every window. [`NLMS`][sequinox.filters.NLMS] sees to that.
 
