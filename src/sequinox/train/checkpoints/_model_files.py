@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ...interop import _safetensors
-from ._describe import describe, rebuild
+from ._describe import describe
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
+from ._rebuild import rebuild
 from ._stored_model import find_model, public_name
 
 # How often a checkpoint may be removed while it is read.
