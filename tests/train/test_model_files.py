@@ -13,6 +13,7 @@ import optax
 import pytest
 import safetensors
 import safetensors.numpy
+from stored_files import change_file
 
 import sequinox as sqx
 from sequinox.train import Checkpoints, init_train_state, load_model, save_model, warm_start
@@ -142,34 +143,40 @@ def test_a_dtype_that_a_file_cannot_hold_is_refused(tmp_path):
 
 
 def test_a_class_of_a_package_that_is_not_trusted_is_named_and_not_imported(tmp_path):
-    save_model(mixed(), tmp_path / "m.safetensors")
-    with pytest.raises(ValueError, match=rf"names {__name__}:Mixed, of the package '{__name__}', which is not among"):
-        load_model(tmp_path / "m.safetensors")
-    content = (tmp_path / "m.safetensors").read_bytes()
-    name = "antigravity".ljust(len(__name__), "_")[: len(__name__)]
-    (tmp_path / "n.safetensors").write_bytes(content.replace(f"{__name__}:".encode(), f"{name}:".encode()))
-    with pytest.raises(ValueError, match=f"of the package '{name}'"):
-        load_model(tmp_path / "n.safetensors")
-    assert name not in sys.modules
+    path = tmp_path / "m.safetensors"
+    save_model(mixed(), path)
+    with pytest.raises(ValueError, match=rf"names {__name__}:Mixed, which is none .*trust=\('{__name__}',\)"):
+        load_model(path)
+    change_file(path, lambda it: it["structure"].update({"class": "antigravity:Mixed"}))
+    with pytest.raises(ValueError, match=r"names antigravity:Mixed, which is none .*trust=\('antigravity',\)"):
+        load_model(path)
+    assert "antigravity" not in sys.modules
 
 
 def test_float64_is_not_cast_where_jax_has_none(tmp_path):
-    save_model(net(), tmp_path / "m.safetensors")
-    arrays = {k: v.astype(np.float64) for k, v in safetensors.numpy.load_file(tmp_path / "m.safetensors").items()}
-    with safetensors.safe_open(tmp_path / "m.safetensors", framework="np") as file:
-        description = file.metadata()["sequinox"]
-    metadata = {"sequinox": description.replace("float32", "float64")}
-    safetensors.numpy.save_file(arrays, tmp_path / "wide.safetensors", metadata)
+    path = tmp_path / "m.safetensors"
+    save_model(net(), path)
+    arrays = {k: v.astype(np.float64) for k, v in safetensors.numpy.load_file(path).items()}
+
+    def widen(description):
+        text = json.dumps(description["structure"])
+        description["structure"] = json.loads(text.replace("float32", "float64"))
+
+    change_file(path, widen, arrays)
     with pytest.raises(ValueError, match="an array of float64, which needs JAX's 64-bit mode"):
-        load_model(tmp_path / "wide.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "other.safetensors", {"sequinox": description})
+        load_model(path)
+    save_model(net(), path)
+    change_file(path, lambda it: None, arrays)
     with pytest.raises(ValueError, match=r"does not fit the model:\n  .layers\[0\].U: dtype float64 in the checkpoint"):
-        load_model(tmp_path / "other.safetensors")
+        load_model(path)
 
 
 def test_load_models_errors(tmp_path, run):
-    with pytest.raises(FileNotFoundError, match=r"load_model: there is no file and no directory .*nowhere"):
+    give = "; give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model"
+    with pytest.raises(FileNotFoundError, match=rf"load_model: there is no file and no directory .*nowhere{give}"):
         load_model(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=rf"load_model: there is no file .*nowhere.safetensors{give}"):
+        load_model(tmp_path / "nowhere.safetensors")
     with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 9 in .*steps there: \[1, 2, 3\]"):
         load_model(run, step=9)
     with pytest.raises(ValueError, match="give step or best=True, not both"):
@@ -192,7 +199,7 @@ def test_load_models_errors(tmp_path, run):
         load_model(path, best=True)
     for metadata in ("{", "[]", json.dumps({"structure": 1}), json.dumps({"structure": 1, "keys": {"x": 1}})):
         safetensors.numpy.save_file({"W": np.ones(2)}, path, {"sequinox": metadata})
-        with pytest.raises(ValueError, match=r"the description in .*m.safetensors is damaged"):
+        with pytest.raises(ValueError, match=r"load_model: the description in .*m.safetensors is damaged"):
             load_model(path)
     (tmp_path / "m.pt").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"must be a .safetensors file, got 'm.pt'"):

@@ -1,14 +1,17 @@
 """The files of one checkpoint as Orbax lays them out: whether they are all there, and the arrays in them."""
 
+import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from ._checksum import add_up, own_sums
+from ._form import Leaf
 from ._leaves import abstract_leaves
+from ._processes import gather_json
 
 ARRAYS = "arrays"
 """The name of the PyTree in a checkpoint."""
@@ -36,18 +39,50 @@ def remove(directories: Iterable[Path]) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def read_arrays(path: Path, leaves: dict[str, Any]) -> dict[str, Any]:
-    """Some arrays of one checkpoint by their paths, as and where those of `leaves` are.
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """What Orbax stumbles over in files is an error that says which."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise OSError(f"{what} cannot be read: {error}") from error
+
+
+def read_arrays(path: Path, leaves: dict[str, Any], described: dict[str, Leaf]) -> dict[str, Any]:
+    """Some arrays of one checkpoint by their paths, as and where those of `leaves` are, and as they were described.
 
     Raises:
-        OSError: the files are damaged.
+        OSError: the files are damaged: they cannot be read, or are not what was saved.
     """
-    wanted = {ARRAYS: {**abstract_leaves(leaves), MARK: np.zeros(1, np.int32)}}
-    context = ocp.Context()
-    context.pytree.loading.partial_load = True
+    wanted = abstract_leaves(leaves)
+    if not wanted:
+        return {}
     try:
+        stored: Any = ocp.checkpointables_metadata(str(path.absolute())).metadata[ARRAYS]
+        _check_stored(stored or {}, wanted)  # None where it is damaged: then the arrays cannot be read either
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
         with context:
-            return ocp.load_checkpointables(str(path.absolute()), wanted)[ARRAYS]
+            arrays: Any = ocp.load_checkpointables(str(path.absolute()), {ARRAYS: wanted})[ARRAYS]
     except Exception as error:
         reason = str(error.__cause__ or error).partition(" [tensorstore_spec")[0]  # followed by pages of settings
         raise OSError(f"Checkpoints: the arrays of {path} cannot be read: {reason}") from error
+    sums = add_up(gather_json(own_sums({name: arrays[name] for name in wanted})))
+    changed = [name for name in wanted if sums[name] != described[name].sum]
+    if changed:
+        raise OSError(
+            f"Checkpoints: the arrays of {path} are damaged, or of another checkpoint; their checksums are wrong:\n  "
+            + "\n  ".join(changed)
+        )
+    return arrays
+
+
+def _check_stored(stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Orbax would cast, without a word."""
+    for name in wanted.keys() & stored.keys():
+        for what in ("shape", "dtype"):
+            was, is_ = getattr(stored[name], what), getattr(wanted[name], what)
+            if was != is_:
+                raise ValueError(f"{name} has {what} {was} there, and {is_} in its description")

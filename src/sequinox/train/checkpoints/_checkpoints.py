@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,11 @@ from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
 from ..._files import make_writable_directory
-from ._checkpoint_files import ARRAYS, MARK, is_complete, read_arrays, remove, remove_incomplete
+from ..losses._total import Total
+from ._checkpoint_files import ARRAYS, MARK, is_complete, read_arrays, readable, remove, remove_incomplete
+from ._checksum import add_up, own_sums
 from ._describe import describe
+from ._form import Description, leaves_to_json, read_checkpoint, seal
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._processes import check_global, gather_json, own_data_state, wait_for_all
 
@@ -126,13 +130,14 @@ class Checkpoints:
         context = ocp.Context()
         # Where directories cannot be made, Orbax's background would wait for them for minutes.
         context.asynchronous.create_directories_asynchronously = False
-        self._checkpointer = ocp.training.Checkpointer(
-            str(self._directory),
-            context=context,
-            # Orbax annotates its own policies and this argument with two classes of metadata.
-            preservation_policy=policies.AnyPreservationPolicy(keep),  # pyright: ignore[reportArgumentType]
-            cleanup_tmp_directories=not read_only,
-        )
+        with readable(f"Checkpoints: one of those in {self._directory}"):
+            self._checkpointer = ocp.training.Checkpointer(
+                str(self._directory),
+                context=context,
+                # Orbax annotates its own policies and this argument with two classes of metadata.
+                preservation_policy=policies.AnyPreservationPolicy(keep),  # pyright: ignore[reportArgumentType]
+                cleanup_tmp_directories=not read_only,
+            )
 
     @property
     def steps(self) -> list[int]:
@@ -173,11 +178,13 @@ class Checkpoints:
             data_state: what the data iterator's `get_state` gave: JSON-able, or bytes as some of grain's
                 iterators give. Each process gives its own.
             config: a JSON-able dictionary, enough to build `like` again.
-            metrics: numbers by name, measured on this very state. Those not finite or None are left out.
+            metrics: numbers by name, measured on this very state; of a `Total` its mean is taken. Those not finite or
+                None are left out.
             extra: a JSON-able dictionary for whatever else a loop wants back.
 
         Raises:
-            TypeError: `data_state`, `config` or `extra` is not JSON-able.
+            TypeError: `data_state`, `config` or `extra` is not JSON-able, a metric no number, or an array in the state
+                neither of JAX nor of NumPy.
             ValueError: opened `read_only`, the step is not above those saved, or two leaves have one path.
             OSError: the former save failed (a full disk); this one was not begun. Or this one failed.
         """
@@ -192,20 +199,26 @@ class Checkpoints:
             raise ValueError(
                 f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
             )
+        measured = _measured(metrics)
         leaves = stored_leaves(state, "state")
         check_global(leaves, "state")
         arrays = {path: _storable(leaf) for path, leaf in leaves.items() if leaf.size}
-        measured = {k: float(v) for k, v in (metrics or {}).items() if v is not None and math.isfinite(v)}
         own = {"data_state": to_json("data_state", _from_bytes(data_state)), "metrics": measured}
-        all_processes = gather_json(own)
-        description = {
-            "leaves": describe_leaves(leaves),
-            "model": describe_model(state),
-            "data_states": [process["data_state"] for process in all_processes],
-            "best": [self._best, self._best_mode],
-            "config": to_json("config", config),
-            "extra": to_json("extra", extra or {}),
-        }
+        own |= {"config": _dictionary("config", config), "extra": _dictionary("extra", extra) or {}}
+        all_processes = gather_json({**own, "sums": own_sums(arrays)})
+        first = all_processes[0]
+        sums = add_up(process["sums"] for process in all_processes)
+        description = seal(
+            {
+                "leaves": leaves_to_json(describe_leaves(leaves, sums)),
+                "model": describe_model(state),
+                "data_states": [process["data_state"] for process in all_processes],
+                "best": [self._best, self._best_mode],
+                "config": first["config"],
+                "extra": first["extra"],
+                "metrics": first["metrics"],
+            }
+        )
         try:
             # Orbax has all arrays on the host when this returns. On a CPU they may be views of JAX's own buffers, which
             # JAX then neither overwrites nor frees.
@@ -213,7 +226,7 @@ class Checkpoints:
                 step,
                 {ARRAYS: {**arrays, MARK: np.ones(1, np.int32)}},
                 force=True,
-                metrics=all_processes[0]["metrics"],
+                metrics=first["metrics"],
                 custom_metadata=description,
             )
         except Exception as error:
@@ -256,11 +269,12 @@ class Checkpoints:
         found, description = self._read(step)
         leaves = stored_leaves(like, "like")
         check_global(leaves, "like")
-        mismatches = compare_leaves(description["leaves"], describe_leaves(leaves))
+        mismatches = compare_leaves(description.leaves, describe_leaves(leaves))
         if mismatches:
             lines = "\n  ".join(mismatches)
             raise ValueError(f"Checkpoints: step {found.step} in {self._directory} does not fit `like`:\n  {lines}")
-        return found._replace(state=fill_leaves(like, read_arrays(self._directory / str(found.step), leaves)))
+        arrays = read_arrays(self._directory / str(found.step), leaves, description.leaves)
+        return found._replace(state=fill_leaves(like, arrays))
 
     def peek(self, step: int | None = None) -> Restored:
         """Everything but the state: its configuration says how to build `like`.
@@ -313,25 +327,31 @@ class Checkpoints:
         self.close()
 
     def read_description(self, step: int | None = None) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """A checkpoint's step, what was written about it, and its metrics. For this package."""
+        """A checkpoint's step, what was written about its model, and its metrics. For `fit`."""
+        step, description = self.describe_step(step)
+        model = None
+        if description.model is not None:
+            structure, undescribed = description.model
+            model = {"structure": structure} if undescribed is None else {"undescribed": undescribed}
+        return step, {"model": model}, description.metrics
+
+    def describe_step(self, step: int | None = None) -> tuple[int, Description]:
+        """A checkpoint's step, and what was written about it. For this package."""
         steps = self.steps
         if step is None and steps:
             step = steps[-1]
         if step is None or step not in steps:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
             raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}.")
-        metadata = self._checkpointer.checkpointables_metadata(step)
-        description: Any = metadata.custom_metadata
-        metrics: Any = metadata.metrics
-        if not isinstance(description, dict) or "leaves" not in description:
-            raise ValueError(f"Checkpoints: {self._directory / str(step)} was not saved by sequinox.")
-        return step, description, dict(metrics or {})
+        where = f"Checkpoints: the description of {self._directory / str(step)}"
+        with readable(where):
+            metadata = self._checkpointer.checkpointables_metadata(step)
+        return step, read_checkpoint(metadata.custom_metadata, where)
 
-    def _read(self, step: int | None) -> tuple[Restored, dict[str, Any]]:
-        step, description, metrics = self.read_description(step)
-        data_state = own_data_state(description["data_states"], str(self._directory / str(step)))
-        config, extra = description["config"], description["extra"]
-        return Restored(None, step, _to_bytes(data_state), config, metrics, extra), description
+    def _read(self, step: int | None) -> tuple[Restored, Description]:
+        step, it = self.describe_step(step)
+        data_state = own_data_state(it.data_states, str(self._directory / str(step)))
+        return Restored(None, step, _to_bytes(data_state), it.config, it.metrics, it.extra), it
 
     def _settle(self) -> None:
         """Waits for the background, and keeps what went wrong there for `wait`."""
@@ -354,15 +374,40 @@ class Checkpoints:
         return OSError(f"Checkpoints: saving {self._directory / str(step)} failed: {error}")
 
     def _rank(self, metrics: Any) -> float:
-        value = None if not metrics or self._best is None else metrics.get(self._best)
-        return -math.inf if value is None else self._sign * value
+        value = metrics.get(self._best) if isinstance(metrics, dict) and self._best is not None else None
+        return self._sign * value if type(value) in (int, float) else -math.inf
+
+
+def _measured(metrics: Any) -> dict[str, float]:
+    """Metrics as numbers; those not finite left out."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"Checkpoints: metrics must be a dictionary of numbers by name, got {type(metrics).__name__}.")
+    found = {}
+    for name, value in (metrics or {}).items():
+        number = value.mean if isinstance(value, Total) else value
+        try:
+            wrong = not isinstance(name, str) or isinstance(number, str | bytes) or np.size(number) != 1
+            number = math.nan if number is None else float(number)
+        except (TypeError, ValueError):
+            wrong = True
+        if wrong:
+            raise TypeError(f"Checkpoints: metrics[{name!r}] must be a number or a Total, got {value!r:.200}.")
+        if math.isfinite(number):
+            found[name] = number
+    return found
+
+
+def _dictionary(name: str, value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dictionary, got {type(value).__name__}.")
+    return to_json(name, value)
 
 
 def to_json(name: str, value: Any) -> Any:
     """`value` as it comes back from JSON (tuples as lists), so that what is saved compares equal to what is loaded."""
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise TypeError(f"{name} must be JSON-able: {error}.") from None
 
 

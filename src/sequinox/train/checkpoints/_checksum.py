@@ -1,8 +1,8 @@
 """Checksums: of arrays, each process adding up its own parts, and of what is described beside them.
 
 The sum of an array is linear in its numbers, taken as unsigned integers modulo 2^64: each is multiplied by one odd
-pseudo-random weight for its place along every axis. So the parts of an array may lie anywhere, and be cut otherwise when
-they are read again; a single changed number always changes the sum. It finds accidents, and keeps out no attacker.
+pseudo-random weight for its place along every axis. So the parts of an array may lie anywhere, and be cut otherwise
+when they are read again; a single changed number always changes the sum. It finds accidents, and stops no attacker.
 """
 
 import hashlib
@@ -24,7 +24,9 @@ def describe_sum(value: Any) -> str:
 
 def own_sums(arrays: dict[str, Any]) -> dict[str, int]:
     """What this process holds of the sum of each array; each part of a global array counts on one process alone."""
-    return {path: sum(array_sum(part, start) for part, start in _own_parts(leaf)) & _MASK for path, leaf in arrays.items()}
+    return {
+        path: sum(array_sum(part, start) for part, start in _own_parts(leaf)) & _MASK for path, leaf in arrays.items()
+    }
 
 
 def add_up(sums: Iterable[dict[str, int]]) -> dict[str, str]:

@@ -9,6 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from ._form import Leaf
+
 
 def is_key(leaf: Any) -> bool:
     """Whether it is an array of typed PRNG keys."""
@@ -16,25 +18,35 @@ def is_key(leaf: Any) -> bool:
 
 
 def stored_leaves(tree: PyTree, name: str) -> dict[str, Any]:
-    """All arrays of a PyTree, or `jax.ShapeDtypeStruct`s in their place, by path: `.model.layers[0].weight`."""
+    """All arrays of a PyTree, or `jax.ShapeDtypeStruct`s in their place, by path: `.model.layers[0].weight`.
+
+    Raises:
+        TypeError: an array is none of JAX or NumPy, or not of numbers.
+        ValueError: two have one path.
+    """
     leaves: dict[str, Any] = {}
     for path, leaf in jtu.tree_leaves_with_path(tree):
-        if not _is_stored(leaf):
-            continue
         where = jtu.keystr(path)
+        if not _is_stored(leaf):
+            _check_not_foreign(leaf, f"{name}: {where}")
+            continue
         if where in leaves:
             raise ValueError(f"{name}: two leaves have the path {where}.")
+        if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
+            raise TypeError(
+                f"{name}: {where} is an array of dtype {leaf.dtype}, which is not stored: only numbers are."
+            )
         leaves[where] = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
     return leaves
 
 
-def describe_leaves(leaves: dict[str, Any]) -> dict[str, Any]:
-    """Shape and dtype of each, as JSON. A typed key's dtype names its implementation."""
-    return {path: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)} for path, leaf in leaves.items()}
+def describe_leaves(leaves: dict[str, Any], sums: dict[str, str] | None = None) -> dict[str, Leaf]:
+    """Shape and dtype of each, and its checksum where there is one."""
+    return {path: Leaf(tuple(a.shape), str(a.dtype), (sums or {}).get(path)) for path, a in leaves.items()}
 
 
-def compare_leaves(stored: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """One line for each path where two descriptions differ."""
+def compare_leaves(stored: dict[str, Leaf], wanted: dict[str, Leaf]) -> list[str]:
+    """One line for each path where two descriptions differ in shape or dtype."""
     lines = []
     for path in sorted(stored.keys() | wanted.keys()):
         if path not in stored:
@@ -42,10 +54,10 @@ def compare_leaves(stored: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
         elif path not in wanted:
             lines.append(f"{path}: in the checkpoint, but not in `like`")
         else:
-            for what, show in (("shape", tuple), ("dtype", str)):
-                was, is_ = stored[path][what], wanted[path][what]
+            for what in ("shape", "dtype"):
+                was, is_ = getattr(stored[path], what), getattr(wanted[path], what)
                 if was != is_:
-                    lines.append(f"{path}: {what} {show(was)} in the checkpoint, {show(is_)} in `like`")
+                    lines.append(f"{path}: {what} {was} in the checkpoint, {is_} in `like`")
     return lines
 
 
@@ -63,7 +75,7 @@ def fill_leaves(like: PyTree, arrays: dict[str, Any]) -> PyTree:
         if not leaf.size and isinstance(leaf, jax.Array):
             return leaf.copy()  # where it is
         if is_key(leaf):
-            data = arrays[jtu.keystr(path)] if leaf.size else jnp.zeros(_key_data(leaf).shape, jnp.uint32)
+            data = arrays[jtu.keystr(path)] if leaf.size else jnp.zeros(key_data(leaf).shape, jnp.uint32)
             return jax.random.wrap_key_data(data, impl=key_impl(leaf))
         if not leaf.size:
             make = np.zeros if isinstance(leaf, (np.ndarray, np.generic)) else jnp.zeros
@@ -77,7 +89,15 @@ def _is_stored(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
-def _key_data(leaf: Any) -> jax.ShapeDtypeStruct:
+def _check_not_foreign(leaf: Any, where: str) -> None:
+    """Refuses an array that would be left out, as it is none of JAX or NumPy."""
+    if not isinstance(leaf, type) and (hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")):
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        raise TypeError(f"{where} is a {kind}, which is not stored: only arrays of JAX and NumPy are. Convert it.")
+
+
+def key_data(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the numbers in typed keys."""
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
 
 
@@ -94,7 +114,7 @@ def _abstract(leaf: Any) -> Any:
         return np.empty(leaf.shape, leaf.dtype)
     shape, dtype, sharding = leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
     if is_key(leaf):
-        data = _key_data(leaf)
+        data = key_data(leaf)
         shape, dtype = data.shape, data.dtype
         sharding = jax.random.key_data(leaf).sharding if isinstance(leaf, jax.Array) else None
     if sharding is None:

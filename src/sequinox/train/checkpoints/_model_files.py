@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ...interop import _safetensors
+from ._checksum import add_up, array_sum
 from ._describe import describe
+from ._form import leaves_to_json, seal
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._rebuild import rebuild
 from ._stored_model import find_model, public_name
@@ -87,12 +89,12 @@ def _load(path: Path, step: int | None, best: bool, averaged: bool, trust: Any, 
     stored = find_model(path, step, best, "load_model", averaged=averaged)
     model = like
     if model is None:
-        if "structure" not in stored.description:
+        if stored.description.undescribed is not None:
             raise ValueError(
-                f"load_model: the model of {stored.where} cannot be rebuilt: {stored.description.get('undescribed')}. "
+                f"load_model: the model of {stored.where} cannot be rebuilt: {stored.description.undescribed}. "
                 "Build one of the same structure and pass it: load_model(path, like=model)."
             )
-        model = rebuild(stored.description["structure"], _blank, tuple(trust), "load_model")
+        model = rebuild(stored.description.structure, _blank, tuple(trust), "load_model")
     leaves = stored_leaves(model, "like")
     mismatches = compare_leaves(stored.leaves, describe_leaves(leaves))
     if mismatches:
@@ -127,18 +129,20 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
         structure = describe(model)
     except ValueError as error:
         raise ValueError(f"save_model: {error}.") from None
-    arrays, keys = {}, {}
-    for path_in, leaf in stored_leaves(model, "save_model: model").items():
+    arrays, sums = {}, {}
+    leaves = stored_leaves(model, "save_model: model")
+    for path_in, leaf in leaves.items():
         array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
         if not _safetensors.holds(array.dtype):
             raise ValueError(
                 f"save_model: {public_name(path_in)} has dtype {array.dtype}, which a .safetensors file cannot hold."
             )
         arrays[public_name(path_in)] = np.ascontiguousarray(array).reshape(array.shape)
-        if is_key(leaf):
-            keys[path_in] = str(leaf.dtype)
-    metadata = {"sequinox": json.dumps({"structure": structure, "keys": keys})}
-    _safetensors.write(arrays, path, "save_model", metadata)
+        if array.size:
+            sums[path_in] = array_sum(array)
+    described = describe_leaves(leaves, add_up([sums]))
+    content = seal({"leaves": leaves_to_json(described), "structure": structure})
+    _safetensors.write(arrays, path, "save_model", {"sequinox": json.dumps(content)})
 
 
 def _blank(kind: str, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -1,6 +1,7 @@
 """Where a model is stored: in a checkpoint, or in a file of its own."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,11 @@ import numpy as np
 from ...interop import _safetensors
 from ._checkpoint_files import read_arrays
 from ._checkpoints import Checkpoints
-from ._leaves import abstract_leaves, describe_leaves
+from ._checksum import add_up, array_sum
+from ._form import Description, Leaf, ModelDescription, read_file
+from ._leaves import abstract_leaves, compare_leaves, describe_leaves, key_data
 
+GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model."
 _MODEL = ".model"  # in a state
 
 
@@ -22,14 +26,14 @@ class StoredModel(NamedTuple):
 
     Attributes:
         where: for messages.
-        description: `{"structure": ...}`, or why there is none: `{"undescribed": ...}`.
-        leaves: shape and dtype of each array by its path in the model.
+        description: its structure, or why there is none.
+        leaves: shape, dtype and checksum of each array by its path in the model.
         read: gives those arrays of which it is given the like, by their paths; typed keys as their data.
     """
 
     where: str
-    description: dict[str, Any]
-    leaves: dict[str, Any]
+    description: ModelDescription
+    leaves: dict[str, Leaf]
     read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -55,20 +59,41 @@ def inner_path(name: str) -> str:
 
 
 def _in_file(path: Path, who: str) -> StoredModel:
+    if not path.is_file():
+        raise FileNotFoundError(f"{who}: there is no file {path}; {GIVE}")
     arrays = {inner_path(name): array for name, array in _safetensors.read(path, who).items()}
     metadata = _safetensors.read_metadata(path, who).get("sequinox")
     if metadata is None:
-        return StoredModel(
-            str(path), {"undescribed": "save_model did not write it"}, describe_leaves(arrays), _reader(arrays)
-        )
+        model = ModelDescription(None, "save_model did not write it")
+        return StoredModel(str(path), model, describe_leaves(arrays), _reader(arrays))
+    where = f"{who}: the description in {path}"
     try:
-        description = json.loads(metadata)
-        leaves = describe_leaves(arrays)
-        for name, dtype in description["keys"].items():
-            leaves[name] = {"shape": leaves[name]["shape"][:-1], "dtype": dtype}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{who}: the description in {path} is damaged: {error!r}.") from error
-    return StoredModel(str(path), description, leaves, _reader(arrays))
+        raw = json.loads(metadata)
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{where} is damaged: {error}.") from error
+    leaves, model = read_file(raw, where)
+    described = {name: _stored_leaf(leaf, where) for name, leaf in leaves.items()}
+    lines = compare_leaves(described, describe_leaves(arrays))
+    lines += [f"{p}: its checksum" for p in leaves if not lines and arrays[p].size and _sum(arrays[p]) != leaves[p].sum]
+    if lines:
+        raise OSError(f"{who}: {path} is damaged; its arrays are not those it describes:\n  " + "\n  ".join(lines))
+    return StoredModel(str(path), model, leaves, _reader(arrays))
+
+
+def _stored_leaf(leaf: Leaf, where: str) -> Leaf:
+    """What a file holds: of typed keys their data."""
+    implementation = re.fullmatch(r"key<(\w+)>", leaf.dtype)
+    if implementation is None:
+        return leaf
+    try:
+        data = key_data(jax.ShapeDtypeStruct(leaf.shape, jax.random.key(0, impl=implementation[1]).dtype))
+    except (TypeError, ValueError):
+        raise ValueError(f"{where} is damaged: there are no keys of the kind {leaf.dtype!r}.") from None
+    return Leaf(data.shape, str(data.dtype))
+
+
+def _sum(array: np.ndarray) -> str:
+    return add_up([{"": array_sum(array)}])[""]
 
 
 def _reader(arrays: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -88,17 +113,17 @@ def _put(array: np.ndarray, sharding: Any) -> jax.Array:
 def _in_checkpoints(path: Path, step: int | None, best: bool, who: str, averaged: bool) -> StoredModel:
     directory = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     if not directory.is_dir():
-        raise FileNotFoundError(f"{who}: there is no file and no directory {path}.")
+        raise FileNotFoundError(f"{who}: there is no file and no directory {path}; {GIVE}")
     with Checkpoints(directory, read_only=True) as checkpoints:
-        step, description, _ = checkpoints.read_description(step)
+        step, description = checkpoints.describe_step(step)
     if best:
-        step, description = _best(directory, description["best"], who)
-    state_leaves = description["leaves"].items()
+        step, description = _best(directory, description.best, who)
+    state_leaves = description.leaves.items()
     leaves = {p.removeprefix(_MODEL): leaf for p, leaf in state_leaves if _is_of_model(p)}
     where = f"step {step} in {directory}"
-    model = description["model"] or {"undescribed": "the state that was saved has no field `model`"}
+    model = description.model or ModelDescription(None, "the state that was saved has no field `model`")
 
-    averages = _averages(description["leaves"]) if averaged else {}
+    averages = _averages(description.leaves) if averaged else {}
     if averaged and not averages:
         raise ValueError(f"{who}: the optimiser of {where} kept no average of the parameters (with_average does).")
 
@@ -108,7 +133,7 @@ def _in_checkpoints(path: Path, step: int | None, best: bool, who: str, averaged
             if path in like:
                 sharding = getattr(like[path], "sharding", None)
                 wanted[stored] = jax.ShapeDtypeStruct(like[path].shape, dtype, sharding=sharding)
-        arrays = read_arrays(directory / str(step), wanted)
+        arrays = read_arrays(directory / str(step), wanted, description.leaves)
         found = {p.removeprefix(_MODEL): array for p, array in arrays.items() if _is_of_model(p)}
         return found | {
             path: arrays[stored].astype(like[path].dtype)
@@ -123,19 +148,18 @@ def _is_of_model(path: str) -> bool:
     return path.startswith(_MODEL) and path[len(_MODEL) :][:1] in ("", ".", "[")
 
 
-def _averages(leaves: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+def _averages(leaves: dict[str, Leaf]) -> dict[str, tuple[str, Any]]:
     """Where the averages of `with_average` are, by the paths of their parameters, and their dtypes."""
     paths = [path.removeprefix(_MODEL) for path in leaves if _is_of_model(path)]
     ends = {path: [p for p in leaves if p.startswith(".opt_state") and p.endswith(".average" + path)] for path in paths}
-    return {path: (found[0], jnp.dtype(leaves[found[0]]["dtype"])) for path, found in ends.items() if found}
+    return {path: (found[0], jnp.dtype(leaves[found[0]].dtype)) for path, found in ends.items() if found}
 
 
-def _best(directory: Path, kept_by: list[Any], who: str) -> tuple[int, dict[str, Any]]:
+def _best(directory: Path, kept_by: tuple[str | None, str], who: str) -> tuple[int, Description]:
     metric, mode = kept_by
     if metric is None:
         raise ValueError(f"{who}: the checkpoints in {directory} were kept by no metric, so none is the best.")
     with Checkpoints(directory, best=metric, best_mode=mode, read_only=True) as checkpoints:
         if checkpoints.best_step is None:
             raise FileNotFoundError(f"{who}: no checkpoint in {directory} has the metric {metric!r}.")
-        step, description, _ = checkpoints.read_description(checkpoints.best_step)
-        return step, description
+        return checkpoints.describe_step(checkpoints.best_step)

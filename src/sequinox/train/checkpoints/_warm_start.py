@@ -86,10 +86,10 @@ def warm_start(
             lines.append(f"{name}: in the source, but not in the model")
         else:
             sources[target] = path
-            for what, show in (("shape", tuple), ("dtype", str)):
-                was, is_ = described[path][what], wanted[target][what]
+            for what in ("shape", "dtype"):
+                was, is_ = getattr(described[path], what), getattr(wanted[target], what)
                 if was != is_:
-                    lines.append(f"{name}: {what} {show(was)} in the source, {show(is_)} in the model")
+                    lines.append(f"{name}: {what} {was} in the source, {is_} in the model")
     lines += [f"{public_name(path)}: missing in the source" for path in kept if path not in sources]
     if lines:
         raise ValueError("warm_start: the source does not fit the model:\n  " + "\n  ".join(sorted(lines)))
