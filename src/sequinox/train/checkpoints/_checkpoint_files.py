@@ -39,15 +39,26 @@ def remove(directories: Iterable[Path]) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def first_unreadable(directory: Path) -> Path:
+    """The checkpoint in a directory that Orbax stumbles over; the directory where none is found."""
+    for path in sorted(path for path in directory.iterdir() if path.name.isdecimal() and is_complete(path)):
+        try:
+            ocp.checkpointables_metadata(str(path))
+        except Exception:
+            return path
+    return directory
+
+
 @contextlib.contextmanager
-def readable(what: str) -> Iterator[None]:
-    """What Orbax stumbles over in files is an error that says which."""
+def readable(path: Path) -> Iterator[None]:
+    """What Orbax stumbles over in a checkpoint, or in a directory of them, is an error that says where."""
     try:
         yield
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise OSError(f"{what} cannot be read: {error}") from error
+        found = first_unreadable(path) if path.is_dir() and not is_complete(path) else path
+        raise OSError(f"Checkpoints: {found} cannot be read: {error}") from error
 
 
 def read_arrays(path: Path, leaves: dict[str, Any], described: dict[str, Leaf]) -> dict[str, Any]:

@@ -53,6 +53,10 @@ class Checkpoints:
     strings) comes from `like` on the way back; for a state with a `model` the model's structure is stored as well, so
     that `load_model` does without.
 
+    Each array has a checksum, and so has all that stands beside them, the checksums too. They are compared with what is
+    read: a changed byte, arrays of another step, an edited description are an `OSError`. That finds accidents; somebody
+    who changes files on purpose can write the checksums anew.
+
     `save` returns when the arrays can no longer change under it, and writes in the background; the state may be donated
     or overwritten at once. Whatever reads waits for that first, so only complete checkpoints are ever seen. What went
     wrong in the background is raised by the next `save`, `wait` or `close`.
@@ -101,7 +105,8 @@ class Checkpoints:
         Raises:
             ValueError: a wrong argument.
             FileNotFoundError: `read_only`, and there is no such directory.
-            OSError: the directory cannot be written to. At once, not at the first save.
+            OSError: the directory cannot be written to: at once, not at the first save. Or a checkpoint in it cannot be
+                read.
         """
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
             raise ValueError(f"Checkpoints: keep_last must be an integer from 1, got {keep_last!r}.")
@@ -130,7 +135,7 @@ class Checkpoints:
         context = ocp.Context()
         # Where directories cannot be made, Orbax's background would wait for them for minutes.
         context.asynchronous.create_directories_asynchronously = False
-        with readable(f"Checkpoints: one of those in {self._directory}"):
+        with readable(self._directory):
             self._checkpointer = ocp.training.Checkpointer(
                 str(self._directory),
                 context=context,
@@ -263,8 +268,8 @@ class Checkpoints:
         Raises:
             FileNotFoundError: there is no such checkpoint.
             ValueError: it does not fit `like`; or it was saved by another number of processes, each with another
-                `data_state`.
-            OSError: its files are damaged.
+                `data_state`. Or what stands beside the arrays has not the form that it was written in.
+            OSError: its files are damaged: they cannot be read, or a checksum is wrong.
         """
         found, description = self._read(step)
         leaves = stored_leaves(like, "like")
@@ -287,6 +292,7 @@ class Checkpoints:
 
         Raises:
             FileNotFoundError: there is no such checkpoint.
+            ValueError, OSError: it is damaged, as for `restore`.
         """
         return self._read(step)[0]
 
@@ -344,7 +350,7 @@ class Checkpoints:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
             raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}.")
         where = f"Checkpoints: the description of {self._directory / str(step)}"
-        with readable(where):
+        with readable(self._directory / str(step)):
             metadata = self._checkpointer.checkpointables_metadata(step)
         return step, read_checkpoint(metadata.custom_metadata, where)
 

@@ -1,6 +1,6 @@
 """Checksums: of arrays, each process adding up its own parts, and of what is described beside them.
 
-The sum of an array is linear in its numbers, taken as unsigned integers modulo 2^64: each is multiplied by one odd
+The sum of an array is linear in its numbers, taken as unsigned integers, modulo 2^64: each is multiplied by one odd
 pseudo-random weight for its place along every axis. So the parts of an array may lie anywhere, and be cut otherwise
 when they are read again; a single changed number always changes the sum. It finds accidents, and stops no attacker.
 """
@@ -57,12 +57,15 @@ def _own_parts(leaf: Any) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
 
 
 def _as_words(part: np.ndarray) -> np.ndarray:
-    part = np.ascontiguousarray(part).reshape(part.shape)
-    part = part.astype(part.dtype.newbyteorder("="), copy=False)
+    """The numbers as unsigned integers of at most 32 bits, wider ones as several.
+
+    A sum of differences in the highest bits of 64 would be left with those few bits.
+    """
+    part = np.ascontiguousarray(part, part.dtype.newbyteorder("<")).reshape(part.shape)
     size = part.dtype.itemsize
-    if size in (1, 2, 4, 8):
-        return part.view(f"u{size}") if part.ndim else part.reshape(1).view(f"u{size}")
-    return part.reshape(*part.shape, 1).view(np.uint64)  # complex128
+    if size > 4:
+        return part.reshape(*part.shape, 1).view("<u4")
+    return part.reshape(part.shape or (1,)).view(f"<u{size}")
 
 
 def _contract(words: np.ndarray, axis: int, start: int) -> np.ndarray:

@@ -45,19 +45,21 @@ def describe_leaves(leaves: dict[str, Any], sums: dict[str, str] | None = None) 
     return {path: Leaf(tuple(a.shape), str(a.dtype), (sums or {}).get(path)) for path, a in leaves.items()}
 
 
-def compare_leaves(stored: dict[str, Leaf], wanted: dict[str, Leaf]) -> list[str]:
+def compare_leaves(
+    stored: dict[str, Leaf], wanted: dict[str, Leaf], source: str = "the checkpoint", target: str = "`like`"
+) -> list[str]:
     """One line for each path where two descriptions differ in shape or dtype."""
     lines = []
     for path in sorted(stored.keys() | wanted.keys()):
         if path not in stored:
-            lines.append(f"{path}: missing in the checkpoint")
+            lines.append(f"{path}: missing in {source}")
         elif path not in wanted:
-            lines.append(f"{path}: in the checkpoint, but not in `like`")
+            lines.append(f"{path}: in {source}, but not in {target}")
         else:
             for what in ("shape", "dtype"):
                 was, is_ = getattr(stored[path], what), getattr(wanted[path], what)
                 if was != is_:
-                    lines.append(f"{path}: {what} {was} in the checkpoint, {is_} in `like`")
+                    lines.append(f"{path}: {what} {was} in {source}, {is_} in {target}")
     return lines
 
 

@@ -94,7 +94,7 @@ def _load(path: Path, step: int | None, best: bool, averaged: bool, trust: Any, 
                 f"load_model: the model of {stored.where} cannot be rebuilt: {stored.description.undescribed}. "
                 "Build one of the same structure and pass it: load_model(path, like=model)."
             )
-        model = rebuild(stored.description.structure, _blank, tuple(trust), "load_model")
+        model = rebuild(stored.description.structure, _blank, tuple(trust), f"load_model: {stored.where}")
     leaves = stored_leaves(model, "like")
     mismatches = compare_leaves(stored.leaves, describe_leaves(leaves))
     if mismatches:

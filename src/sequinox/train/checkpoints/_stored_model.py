@@ -73,7 +73,7 @@ def _in_file(path: Path, who: str) -> StoredModel:
         raise ValueError(f"{where} is damaged: {error}.") from error
     leaves, model = read_file(raw, where)
     described = {name: _stored_leaf(leaf, where) for name, leaf in leaves.items()}
-    lines = compare_leaves(described, describe_leaves(arrays))
+    lines = compare_leaves(described, describe_leaves(arrays), "its description", "its arrays")
     lines += [f"{p}: its checksum" for p in leaves if not lines and arrays[p].size and _sum(arrays[p]) != leaves[p].sum]
     if lines:
         raise OSError(f"{who}: {path} is damaged; its arrays are not those it describes:\n  " + "\n  ".join(lines))
