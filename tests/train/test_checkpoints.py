@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from sequinox.train import Checkpoints, init_train_state
+from sequinox.train import Checkpoints, Total, init_train_state
 
 
 def state(width=4, depth=1, dtype=jnp.float32, seed=0, optimiser=None):
@@ -141,6 +141,44 @@ def test_bytes_as_a_data_state_come_back_as_bytes(tmp_path):
         assert checkpoints.peek().state is None
 
 
+def test_of_a_total_its_mean_is_the_metric_and_what_is_no_number_is_refused_by_its_name(tmp_path):
+    with Checkpoints(tmp_path, best="loss", keep_last=9, keep_best=9) as checkpoints:
+        for step, total in enumerate((Total(6.0, 3), Total(jnp.array(1.0), jnp.array(4)), Total(0.0, 0)), 1):
+            checkpoints.save(LIKE, step, metrics={"loss": total, "n": np.int32(step)})
+        assert [checkpoints.peek(step).metrics["loss"] for step in (1, 2, 3)] == [2.0, 0.25, 0.0]
+        assert checkpoints.peek(2).metrics == {"loss": 0.25, "n": 2.0} and checkpoints.best_step == 3
+        for value in ("0.5", [0.5], {}, jnp.ones(1), Total(jnp.ones(2), jnp.ones(2)), 1j, object()):
+            with pytest.raises(TypeError, match=r"Checkpoints: metrics\['loss'\] must be a number or a Total, got "):
+                checkpoints.save(LIKE, 4, metrics={"loss": value})
+        for metrics in ([0.5], 0.5, "loss"):
+            with pytest.raises(TypeError, match="Checkpoints: metrics must be a dictionary of numbers by name, got "):
+                checkpoints.save(LIKE, 4, metrics=metrics)
+        for name in ("config", "extra"):
+            with pytest.raises(TypeError, match=f"{name} must be a dictionary, got list"):
+                checkpoints.save(LIKE, 4, **{name: [1]})
+        assert checkpoints.latest_step == 3
+
+
+class Foreign:
+    """As an array of another library: it can be converted, and is none of JAX or NumPy."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones(2)
+
+
+def test_an_array_that_would_not_be_stored_is_refused_with_its_path(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match=r"state: \['a'\]\[0\] is a test_checkpoints.Foreign, which is not stored"):
+            checkpoints.save({"a": [Foreign()]}, 1)
+        for array in (np.array(["x"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")):
+            with pytest.raises(TypeError, match=r"state: \['a'\] is an array of .*, which is not stored: only numbers"):
+                checkpoints.save({"a": array}, 1)
+        assert checkpoints.steps == []
+        checkpoints.save({"kind": jnp.float32, "type": np.float32, "w": jnp.ones(2)}, 1)
+        with pytest.raises(TypeError, match=r"like: \['w'\] is a test_checkpoints.Foreign"):
+            checkpoints.restore({"kind": jnp.float32, "type": np.float32, "w": Foreign()})
+
+
 def test_errors_name_what_came(tmp_path):
     with pytest.raises(ValueError, match="keep_last must be an integer from 1, got 0"):
         Checkpoints(tmp_path, keep_last=0)
@@ -178,7 +216,9 @@ def test_damaged_arrays_are_reported_with_the_path(tmp_path):
         path.write_bytes(path.read_bytes()[:-8])
     with (
         Checkpoints(tmp_path, read_only=True) as checkpoints,
-        pytest.raises(OSError, match=f"the arrays of {re.escape(str(tmp_path / '1'))} cannot be read: .*not valid for"),
+        pytest.raises(
+            OSError, match=f"the arrays of {re.escape(str(tmp_path / '1'))} cannot be read: their metadata are damaged"
+        ),
     ):
         checkpoints.restore(LIKE)
     gc.collect()

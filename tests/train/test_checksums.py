@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -176,6 +177,9 @@ class Sloppy(eqx.Module):
     n: int = eqx.field(static=True)
     rates: tuple[float, ...] = eqx.field(static=True)
 
+    def __init__(self, scale: Any, n: Any, rates: Any):
+        self.w, self.scale, self.n, self.rates = jnp.ones(3), scale, n, rates
+
 
 def edited():
     key = jax.random.key(0)
@@ -187,8 +191,8 @@ def edited():
         jax.tree.map(lambda a: 0.5 if eqx.is_array(a) else a, dense()),
         eqx.nn.inference_mode(sqx.Dropout(0.5)),
         eqx.tree_at(lambda d: d.p, eqx.nn.Dropout(0.5), jnp.array(0.25)),
-        Sloppy(jnp.ones(3), jnp.array(2.0), None, [0.1, 1]),
-        Sloppy(jnp.ones(3), 2, 3, (0.1,)),
+        Sloppy(jnp.array(2.0), None, [0.1, 1]),
+        Sloppy(2, 3, (0.1,)),
     ]
 
 

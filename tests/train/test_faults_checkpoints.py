@@ -240,6 +240,59 @@ def test_a_full_disk_met_in_the_background_is_reported_and_the_last_complete_one
         np.testing.assert_array_equal(checkpoints.restore(large).state["w"], large["w"])
 
 
+QUIET = """if True:
+    import gc, logging, resource, signal, sys
+    from pathlib import Path
+    import jax, jax.numpy as jnp, numpy as np
+    from sequinox.train import Checkpoints
+    directory, rng = Path(sys.argv[1]), np.random.default_rng(0)
+    state = {name: jnp.asarray(rng.normal(size=100_000).astype(np.float32)) for name in "abcd"}
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with Checkpoints(directory) as checkpoints:
+        checkpoints.save(state, 1)
+        checkpoints.wait()
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+        for step in (2, 3):
+            checkpoints.save(state, step)
+            try:
+                checkpoints.wait()
+            except OSError as error:
+                print("=", error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    largest = max((directory / "1" / "arrays").rglob("d/*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:1000])
+    with Checkpoints(directory, read_only=True) as checkpoints:
+        for _ in range(2):
+            try:
+                checkpoints.restore(state)
+            except OSError as error:
+                print("=", error)
+            gc.collect()
+    logging.getLogger("absl").error("of somebody else's")
+    logging.getLogger("asyncio").error("of another task")
+"""
+
+
+def test_a_full_disk_and_damaged_arrays_are_one_error_each_and_not_pages_of_tracebacks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, str(tmp_path)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    errors = [line for line in done.stdout.splitlines() if line.startswith("= ")]
+    assert [("failed" in line, "cannot be read" in line) for line in errors] == [(True, False)] * 2 + [
+        (False, True)
+    ] * 2
+    assert max(map(len, errors)) < 600
+    came = done.stderr.splitlines()
+    assert [line for line in came if "of somebody else's" in line or "of another task" in line] == came, done.stderr
+    assert len(came) == 2
+
+
 FOUR_DEVICES = """if True:
     import sys
     import jax, jax.numpy as jnp, numpy as np

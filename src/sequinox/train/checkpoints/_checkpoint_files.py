@@ -12,6 +12,7 @@ from ._checksum import add_up, own_sums
 from ._form import Leaf
 from ._leaves import abstract_leaves
 from ._processes import gather_json
+from ._quiet import collecting, raises_errors_of
 
 ARRAYS = "arrays"
 """The name of the PyTree in a checkpoint."""
@@ -70,16 +71,22 @@ def read_arrays(path: Path, leaves: dict[str, Any], described: dict[str, Leaf]) 
     wanted = abstract_leaves(leaves)
     if not wanted:
         return {}
-    try:
+    raises_errors_of(path)
+    arrays: Any = {}
+    with collecting() as failed:
         stored: Any = ocp.checkpointables_metadata(str(path.absolute())).metadata[ARRAYS]
-        _check_stored(stored or {}, wanted)  # None where it is damaged: then the arrays cannot be read either
+        if not stored:  # damaged, and so are the arrays: Orbax would leave many reads behind
+            raise OSError("their metadata are damaged")
+        _check_stored(stored, wanted)
         context = ocp.Context()
         context.pytree.loading.partial_load = True
         with context:
-            arrays: Any = ocp.load_checkpointables(str(path.absolute()), {ARRAYS: wanted})[ARRAYS]
-    except Exception as error:
-        reason = str(error.__cause__ or error).partition(" [tensorstore_spec")[0]  # followed by pages of settings
-        raise OSError(f"Checkpoints: the arrays of {path} cannot be read: {reason}") from error
+            arrays = ocp.load_checkpointables(str(path.absolute()), {ARRAYS: wanted})[ARRAYS]
+    if failed:
+        reason = str(failed[0].__cause__ or failed[0])
+        for pages in (" [tensorstore_spec", " See full TensorStore details"):  # of settings
+            reason = reason.partition(pages)[0]
+        raise OSError(f"Checkpoints: the arrays of {path} cannot be read: {reason}")
     sums = add_up(gather_json(own_sums({name: arrays[name] for name in wanted})))
     changed = [name for name in wanted if sums[name] != described[name].sum]
     if changed:

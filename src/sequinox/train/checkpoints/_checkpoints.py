@@ -21,6 +21,7 @@ from ._describe import describe
 from ._form import Description, leaves_to_json, read_checkpoint, seal
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._processes import check_global, gather_json, own_data_state, wait_for_all
+from ._quiet import raises_errors_of
 
 
 class Restored(NamedTuple):
@@ -135,6 +136,7 @@ class Checkpoints:
         context = ocp.Context()
         # Where directories cannot be made, Orbax's background would wait for them for minutes.
         context.asynchronous.create_directories_asynchronously = False
+        raises_errors_of(self._directory)
         with readable(self._directory):
             self._checkpointer = ocp.training.Checkpointer(
                 str(self._directory),
@@ -380,7 +382,7 @@ class Checkpoints:
         return OSError(f"Checkpoints: saving {self._directory / str(step)} failed: {error}")
 
     def _rank(self, metrics: Any) -> float:
-        value = metrics.get(self._best) if isinstance(metrics, dict) and self._best is not None else None
+        value: Any = metrics.get(self._best) if isinstance(metrics, dict) and self._best is not None else None
         return self._sign * value if type(value) in (int, float) else -math.inf
 
 
@@ -390,9 +392,9 @@ def _measured(metrics: Any) -> dict[str, float]:
         raise TypeError(f"Checkpoints: metrics must be a dictionary of numbers by name, got {type(metrics).__name__}.")
     found = {}
     for name, value in (metrics or {}).items():
-        number = value.mean if isinstance(value, Total) else value
+        number: Any = value.mean if isinstance(value, Total) else value
         try:
-            wrong = not isinstance(name, str) or isinstance(number, str | bytes) or np.size(number) != 1
+            wrong = not isinstance(name, str) or isinstance(number, str | bytes) or np.ndim(number) != 0
             number = math.nan if number is None else float(number)
         except (TypeError, ValueError):
             wrong = True

@@ -1,0 +1,64 @@
+"""What Orbax prints of errors that are raised here, with their path: on a full disk a thousand lines for each save."""
+
+import contextlib
+import gc
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class _RaisedHere(logging.Filter):
+    """Drops the errors that Orbax, and asyncio of its tasks, print about directories whose errors are raised.
+
+    What Orbax says of removing old checkpoints is kept: that is not raised.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directories: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        if record.name == "absl" and (_ORBAX not in record.pathname or _REMOVAL in record.pathname):
+            return True
+        text = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None:
+            text += f"\n{error}"
+            error = error.__cause__ or error.__context__
+        return not any(directory in text for directory in self.directories)
+
+
+_ORBAX = str(Path("orbax", "checkpoint"))
+_REMOVAL = str(Path("_src", "path"))
+_filter = _RaisedHere()
+
+
+def raises_errors_of(directory: Path) -> None:
+    """From now on the errors about what is in a directory are raised, and need not be printed."""
+    _filter.directories.add(f"{directory.absolute()}{os.sep}")
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_filter)  # once, however often
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Exception]]:
+    """Catches what goes wrong, and collects the reads that Orbax leaves behind then, which would complain later on.
+
+    Gives the list into which the exception is put.
+    """
+    failed: list[Exception] = []
+    try:
+        yield failed
+    except Exception as error:
+        one: BaseException | None = error
+        while one is not None:  # the frames hold on to what is to be collected
+            one.__traceback__, one = None, one.__cause__ or one.__context__
+        failed.append(error)
+    if failed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that nobody waits for any more
+            gc.collect()
