@@ -395,13 +395,13 @@ def _measured(metrics: Any) -> dict[str, float]:
         number: Any = value.mean if isinstance(value, Total) else value
         try:
             wrong = not isinstance(name, str) or isinstance(number, str | bytes) or np.ndim(number) != 0
-            number = math.nan if number is None else float(number)
+            measured = math.nan if number is None else float(number)
         except (TypeError, ValueError):
-            wrong = True
+            wrong, measured = True, math.nan
         if wrong:
             raise TypeError(f"Checkpoints: metrics[{name!r}] must be a number or a Total, got {value!r:.200}.")
-        if math.isfinite(number):
-            found[name] = number
+        if math.isfinite(measured):
+            found[name] = measured
     return found
 
 

@@ -32,8 +32,10 @@ def load_model(
 ) -> Any:
     """The model of a run or of a file, rebuilt from its description: no script, no constructor, no pickle.
 
-    A description names classes and functions, and only those of trusted packages are looked up. Another name is an
-    error that tells it. Trust a package of your own by `trust`; what it defines is imported.
+    What a model may be made of is a fixed list: the layers of sequinox and of `equinox.nn`, functions of numbers of
+    `jax.nn`, `jax.numpy` and `jax.lax`, and partials of these. Another name is an error that tells it, before anything
+    is imported; `trust` allows it. Fields are compared with their annotations, sizes with the arrays, and the arrays
+    with their checksums.
 
     The run may go on meanwhile: where a checkpoint is removed while it is read, the newer one is taken.
 
@@ -42,8 +44,9 @@ def load_model(
         step: which checkpoint. Default: the last.
         best: the best checkpoint instead, by the metric that they were kept by.
         averaged: the average of the parameters that the optimiser kept (`with_average`), instead of the last ones.
-        trust: packages besides sequinox, equinox, jax and optax whose classes and functions may be named. A script's
-            own are in `"__main__"`. A tuple of their names.
+        trust: packages all of whose classes and functions may be named as well: a tuple of their names. A script's own
+            are in `"__main__"`. A trusted package is imported, and the file then decides what of it is called with
+            what, so trust is for files whose author you know. Default: none.
         like: a model of the same structure, to be filled instead of one rebuilt. It serves where the description has
             something that cannot be written down, such as a lambda; then nothing is named, and `trust` is not needed.
 
@@ -52,8 +55,10 @@ def load_model(
 
     Raises:
         FileNotFoundError: there is no such file, directory or checkpoint.
-        ValueError: the model cannot be rebuilt: a name that is not trusted or no longer there, a part that could not
-            be described, arrays that do not fit, no average. Or a wrong argument.
+        ValueError: the model cannot be rebuilt: a name that is not allowed or no longer there, a part that could not
+            be described, fields or arrays that do not fit, a description of another form, no average. Or a wrong
+            argument.
+        OSError: the files are damaged: they cannot be read, or a checksum is wrong.
         ImportError: for a file, without the package safetensors, which the extra `sequinox[interop]` brings.
 
     Examples:
@@ -106,14 +111,16 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
     """Writes a model to one `.safetensors` file: its arrays by their paths, its description in the header.
 
     `load_model` reads it; so does every other reader of such files, which finds the weights under the names of
-    `sequinox.parameters` (`layers[0].W_z`). A kill leaves the old file or the new.
+    `sequinox.parameters` (`layers[0].W_z`). Each array's checksum stands in the header, so that what other programs
+    change is noticed. A kill leaves the old file or the new.
 
     Arguments:
         model: any PyTree whose parts have names: classes and functions at the top of a module.
         path: of the file, ending in `.safetensors`. Its directory must be there.
 
     Raises:
-        ValueError: for another ending, or a part that cannot be described or stored, with its path.
+        ValueError: for another ending, or a part that cannot be described or stored, or a field that does not fit its
+            annotation, with its path.
         ImportError: without the package safetensors, which the extra `sequinox[interop]` brings.
 
     Examples:

@@ -43,6 +43,7 @@ def warm_start(
         ValueError: arrays without a partner on either side, of another shape or dtype, or a part that matches
             nothing; all are listed.
         FileNotFoundError: there is no such file, directory or checkpoint.
+        OSError: the files are damaged: they cannot be read, or a checksum is wrong.
 
     Examples:
         >>> import jax, sequinox as sqx
