@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -77,6 +78,11 @@ SCRIPT = """if True:
                 np.testing.assert_array_equal(data(alone).addressable_data(0), [found.step, 7])
                 came = found.data_state, found.config, found.extra
                 print("=", json.dumps([checkpoints.steps, checkpoints.best_step, *came]))
+            elif what == "restore the wrong arrays":
+                try:
+                    checkpoints.restore(state(0))
+                except OSError as error:
+                    print("=", json.dumps(str(error)))
             elif what == "local":
                 try:
                     checkpoints.save({"a": jnp.ones(2), "b": put(np.ones(2))}, 99)
@@ -152,3 +158,9 @@ def test_two_processes_make_one_checkpoint_which_one_process_reads_and_the_other
     assert one[:3] == [[1, 3, 4], 1, {"epoch": 3}]
     two = processes(2, tmp_path, "restore")
     assert [restored[2] for [restored] in two] == [{"epoch": 3}] * 2
+
+    shutil.rmtree(tmp_path / "5" / "arrays")  # the last
+    shutil.copytree(tmp_path / "1" / "arrays", tmp_path / "5" / "arrays")
+    for [refused] in processes(2, tmp_path, "restore the wrong arrays"):
+        lines = [f"  ['{name}']" for name in ("key", "numpy", "replicated", "sharded")]
+        assert "their checksums are wrong" in refused and sorted(refused.splitlines()[1:]) == lines

@@ -177,6 +177,8 @@ def test_load_models_errors(tmp_path, run):
         load_model(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=rf"load_model: there is no file .*nowhere.safetensors{give}"):
         load_model(tmp_path / "nowhere.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"load_torch: there is no file .*nowhere.safetensors"):
+        sqx.load_torch(net().layers[0], tmp_path / "nowhere.safetensors")
     with pytest.raises(FileNotFoundError, match=r"no checkpoint of step 9 in .*steps there: \[1, 2, 3\]"):
         load_model(run, step=9)
     with pytest.raises(ValueError, match="give step or best=True, not both"):

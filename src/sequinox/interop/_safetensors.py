@@ -32,6 +32,7 @@ def read(path: str | os.PathLike, who: str) -> dict[str, np.ndarray]:
     """The arrays of a file by their names.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: it is no safetensors file. Pickles are never read: unpickling runs code that is in the file.
     """
     path = Path(path)
@@ -41,6 +42,8 @@ def read(path: str | os.PathLike, who: str) -> dict[str, np.ndarray]:
             f"are pickles, which run code as they are read. In PyTorch, convert one that you trust: "
             f"safetensors.torch.save_file(module.state_dict(), {path.with_suffix('.safetensors').name!r})"
         )
+    if not path.is_file():
+        raise FileNotFoundError(f"{who}: there is no file {path}")
     safetensors, content = _package("safetensors", who), path.read_bytes()
     try:
         parts = safetensors.deserialize(content)
