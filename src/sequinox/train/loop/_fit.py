@@ -92,7 +92,7 @@ def fit(
     `out_dir/checkpoints/` holds the last `keep_last` checkpoints and the best `keep_best`, written in the background.
 
     **The device is not waited for.** Two steps are always on their way. A line is written two steps after it is due,
-    when its numbers are there; only evaluation, a checkpoint and `stop` need them at once.
+    when its numbers are there; only evaluation, a checkpoint, `stop` and a `best` of the training need them at once.
 
     **Resuming.** State, data position and half-summed metrics come from the last checkpoint, and the lines
     after it are cut: SIGKILL at any moment, then `resume=True`, ends with the same weights bit for bit and the
@@ -129,13 +129,16 @@ def fit(
             is to be kept.
         evaluate_every: steps between evaluations; one more is made after the last step. Default: only that one.
         save_every: steps between checkpoints; one more is made after the last step, and one where `evaluate` raises.
-            Default: `evaluate_every`, without that 5,000.
+            Besides, `best` saves what it keeps. Default: `evaluate_every`, without that 5,000.
         log_every: steps between lines. Default: 50.
         clip_norm: global norm above which gradients are scaled down. Default: none; recurrent networks want about 1.
         resume: continue from the last checkpoint in `out_dir`, or start if there is none.
         config: JSON-able, kept in every checkpoint. Resuming with another one is refused, except for a key `"steps"`.
-        best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last.
-            It counts where it was measured at the very step that is saved.
+        best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last. Whatever
+            `save_every` is, a step at which it is measured (a line, an evaluation) is saved if it is one of the best
+            `keep_best` so far; of equal ones the latest is kept, NaN never. A metric of the training is known at each
+            line only if the device is waited for there, and a loss that falls is saved at each: give it a large
+            `log_every`.
         best_mode: `"min"` or `"max"`.
         keep_last: how many of the latest checkpoints are kept.
         keep_best: how many of the best.
@@ -205,6 +208,7 @@ def fit(
         arrays, frame = split(state)
         values: dict[str, Any] = {}  # measured at this very step
         in_flight: collections.deque[Any] = collections.deque()
+        judged = best is not None and best.startswith("train/")  # a line says whether its step is kept
         ended = lambda: stop is not None and bool(run.log.history) and bool(stop(run.log.history))
         stopped, interrupted = ended(), False
         del state  # its buffers are given to the first step
@@ -233,6 +237,13 @@ def fit(
             tell(run.log.history[-1:])
             return values
 
+        def due(step: int) -> tuple[bool, bool]:
+            """Whether a line is due at this step, and an evaluation."""
+            evaluation_due = evaluate is not None and _due(step, evaluate_every)
+            # The last step's line waits for the evaluation behind the loop.
+            waits = step == steps and evaluate is not None and not evaluation_due
+            return step % log_every == 0 and not waits, evaluation_due
+
         def evaluate_or_save(log_state: dict[str, Any] | None) -> dict[str, Any]:
             try:
                 return _evaluate(evaluate, frame.join(arrays))
@@ -241,12 +252,14 @@ def fit(
                 raise
 
         with progress_bar(steps, step, progress and jax.process_index() == 0) as bar:
-            if 0 < step < steps and not stopped:  # what was still due when this step was saved
-                line_due, evaluation_due = step % log_every == 0, evaluate is not None and _due(step, evaluate_every)
-                evaluation_due = evaluation_due and run.log.last_step != step
-                if evaluation_due or (line_due and run.log.unfinished):
-                    values = measure(line_due and run.log.unfinished, evaluation_due)
+            if 0 < step <= steps and not stopped:  # what was still due when this step was saved
+                line_due, evaluation_due = due(step)
+                line_due, evaluation_due = line_due and run.log.unfinished, evaluation_due and run.log.last_step != step
+                if line_due or evaluation_due:
+                    values = measure(line_due, evaluation_due)
                     stopped = ended()
+                    if step < steps and not stopped and run.is_among_best(values):
+                        run.save(frame.join(arrays), step, values)
             while step < steps and not stopped and not interrupted:
                 try:
                     batch = next(stream)
@@ -262,19 +275,19 @@ def fit(
                     in_flight.popleft().block_until_ready()
                 bar.update()
 
-                line_due, save_due = step % log_every == 0, _due(step, save_every) and step < steps
-                evaluation_due = evaluate is not None and _due(step, evaluate_every)
-                interrupted = _interrupted(interrupt, line_due)
-                # The last step's line waits for the evaluation behind the loop.
-                line_due = line_due and not (step == steps and evaluate is not None and not evaluation_due)
+                save_due = _due(step, save_every)
+                interrupted = _interrupted(interrupt, step % log_every == 0)
+                line_due, evaluation_due = due(step)
                 values = {}
-                if evaluation_due or (line_due and (save_due or interrupted or step == steps or stop is not None)):
+                needed = save_due or interrupted or step == steps or stop is not None or judged
+                if evaluation_due or (line_due and needed):
                     values = measure(line_due, evaluation_due)
                     stopped = ended()
                 elif line_due:
                     run.log.end_line(step)
                 tell(run.log.flush(step - _IN_FLIGHT))
-                if save_due and not interrupted and not stopped:
+                save_due = run.is_among_best(values) or save_due
+                if save_due and step < steps and not interrupted and not stopped:  # else it is saved behind the loop
                     tell(run.log.flush())
                     run.save(frame.join(arrays), step, values)
 
