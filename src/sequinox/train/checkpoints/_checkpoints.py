@@ -209,9 +209,8 @@ class Checkpoints:
         step = int(step)
         self.wait()
         latest = self.latest_step
-        if latest is not None and (
-            step < latest or (step == latest and not replace)
-        ):  # "the last" must stay the last that was saved
+        # "The last" must stay the last that was saved.
+        if latest is not None and (step < latest or (step == latest and not replace)):
             raise ValueError(
                 f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
             )

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from ..losses._total import Total
 from ..step._average import averaged_model
-from ..step._state import TrainState, init_train_state
+from ..step._state import TrainState, begin
 from ..step._step import CompiledStep, split
 from ._interrupt import Interrupt, catch_interrupts
 from ._progress import progress_bar
@@ -112,8 +112,10 @@ def fit(
     Arguments:
         model: any PyTree; its floating and complex arrays are trained. It is copied, never changed.
         optimiser: an optax transformation.
-        objective: `objective(model, batch, key) -> (loss, metrics)`, see `make_step`; with a carry
-            `objective(model, batch, key, carry) -> (loss, metrics, carry)`; or a `GradientFunction`.
+        objective: `objective(model, batch, key) -> (loss, metrics)`, the loss a `Total(sum, count)` and metrics a
+            dictionary of them. Plain numbers will do: each counts once a step, where a `Total` counts its entries. So
+            do the loss alone and an objective without `key`. With a carry
+            `objective(model, batch, key, carry) -> (loss, metrics, carry)`; or a `GradientFunction`. See `make_step`.
         batches: what yields batches of one shape: `Batches`, grain's `DatasetIterator` or any other iterator
             with `get_state` and `set_state`, or a plain iterable. One that can be iterated anew (a list) starts
             again at its end. A plain iterable cannot say where it stands, so it cannot be combined with
@@ -134,11 +136,10 @@ def fit(
         clip_norm: global norm above which gradients are scaled down. Default: none; recurrent networks want about 1.
         resume: continue from the last checkpoint in `out_dir`, or start if there is none.
         config: JSON-able, kept in every checkpoint. Resuming with another one is refused, except for a key `"steps"`.
-        best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last. Whatever
-            `save_every` is, a step at which it is measured (a line, an evaluation) is saved if it is one of the best
-            `keep_best` so far; of equal ones the latest is kept, NaN never. A metric of the training is known at each
-            line only if the device is waited for there, and a loss that falls is saved at each: give it a large
-            `log_every`.
+        best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last.
+            Whatever `save_every` is, a step at which it is measured (a line, an evaluation) is saved if it is one of
+            the best `keep_best` so far; of equal ones the latest is kept, NaN never. For a metric of the training the
+            device is waited for at each line, and while a loss falls each line is saved: give it a large `log_every`.
         best_mode: `"min"` or `"max"`.
         keep_last: how many of the latest checkpoints are kept.
         keep_best: how many of the best.
@@ -182,7 +183,7 @@ def fit(
     _check_best(best, evaluate, out_dir)
     _check_resume(resume, out_dir, stream, batches)
     _check_calls(callbacks, stop, evaluate)
-    state = init_train_state(model, optimiser, key, carry)
+    state = begin("fit", model, optimiser, key, carry)
     if parallel is not None:
         state = parallel.place_state(state)
 
