@@ -23,7 +23,7 @@ from sequinox.train import (
 )
 
 KEY = jax.random.key(0)
-TARGETS = [np.float32([1, 2, 6]), np.float32([4]), np.float32([0, 5])]  # batches of unequal size
+TARGETS = [np.array(batch, np.float32) for batch in ([1, 2, 6], [4], [0, 5])]  # batches of unequal size
 
 
 def errors(model, batch):

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +104,9 @@ def fit(
 
     **Signals.** At SIGINT (Ctrl-C) or SIGTERM the step in hand is finished and saved, then the signal is passed
     on: SIGINT raises KeyboardInterrupt, SIGTERM SystemExit(143); a handler of the caller's is called, and if it
-    returns, `fit` returns with `interrupted`. A second Ctrl-C does not wait.
+    returns, `fit` returns with `interrupted`. The last line that is then seen says at which step the run was stopped,
+    where it is saved, and how to go on: it is the KeyboardInterrupt's message (`str(error)`), and at SIGTERM a line on
+    stderr. A second Ctrl-C does not wait.
 
     **Several processes.** After `jax.distributed.initialize` every process calls `fit` with the same arguments, its own
     part of the data and `parallel=DataParallel()`. The first writes the log; all write one checkpoint into one
@@ -151,7 +154,8 @@ def fit(
             See [`early_stopping`][sequinox.train.early_stopping]. It should look at nothing but the history: so a
             resumed run ends where an unbroken one does.
         parallel: the devices that share the work. Default: one.
-        progress: show tqdm's bar with rate, loss and remaining time, if tqdm is installed.
+        progress: show tqdm's bar with rate, loss and remaining time, if tqdm is installed and stderr is a terminal or a
+            notebook: a file that collects it gets no bar.
 
     Returns:
         `FitResult(state, history, interrupted, stopped)`.
@@ -307,8 +311,29 @@ def fit(
             if last:
                 run.log.write(step, last)
                 tell(run.log.history[-1:])
-    interrupt.deliver()
+    if interrupt:
+        _deliver(interrupt, _where_it_stands(step, steps, out_dir))
     return FitResult(frame.join(arrays), run.log.history, interrupted, stopped and step < steps)
+
+
+def _where_it_stands(step: int, steps: int, out_dir: Any) -> str:
+    """What is to be known of a run that a signal has ended."""
+    begun = f"fit: stopped at step {step} of {steps}" if step < steps else f"fit: finished at step {step}"
+    if out_dir is None:
+        return f"{begun}; nothing is saved, as there is no out_dir."
+    return f"{begun}, saved in {os.fspath(out_dir)}" + ("; resume=True goes on from there." if step < steps else ".")
+
+
+def _deliver(interrupt: Interrupt, line: str) -> None:
+    """Passes the signal on. Where that ends the program, its last words are `line`."""
+    try:
+        interrupt.deliver()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(line) from None
+    except SystemExit:  # of which Python prints nothing
+        if jax.process_index() == 0:
+            print(line, file=sys.stderr, flush=True)
+        raise
 
 
 def _interrupted(interrupt: Interrupt, agreed: bool) -> bool:
