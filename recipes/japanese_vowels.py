@@ -10,7 +10,7 @@ other, and reads off the mean.
 
 Of each speaker's 30 utterances, 6 are held out of the training. The network is measured on these after every epoch, and
 that of the epoch with the lowest loss on them is tested. It need not be the last: the loss on what is trained on falls
-on, long after others have ceased to gain. The test utterances choose nothing. Takes a quarter of a minute on two cores.
+on, long after others have ceased to gain. The test utterances choose nothing. Takes 20 seconds on two cores.
 
 Writes `metrics.jsonl`, `checkpoints/`, `learning_curve.png` and `confusion.png` into `--out`. A run that was stopped is
 continued by the same command with `--resume`, and ends with the same numbers.
