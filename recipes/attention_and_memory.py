@@ -14,11 +14,11 @@ see the weights of attention that can run in a stream.
 import dataclasses
 from pathlib import Path
 
+import command
 import jax
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
-import tyro
 from jaxtyping import Array
 
 import sequinox as sqx
@@ -89,4 +89,4 @@ def draw(weights: np.ndarray, norms: dict[str, np.ndarray], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    command.run(main, Options)

@@ -17,12 +17,12 @@ import pydoc_data.topics
 from pathlib import Path
 from typing import Any, Literal
 
+import command
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
 import sequinox as sqx
 from sequinox.train import (
@@ -181,4 +181,5 @@ def main(options: Options) -> float:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    past = {r"steps=\d+; raise steps": "the last of --steps; raise --steps", "steps must": "--steps must"}
+    command.run(main, Options, past)

@@ -8,7 +8,11 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file by way of a temporary one beside it: a kill leaves the old file or the new one."""
+    """Writes a file by way of a temporary one beside it: a kill leaves the old file or the new one.
+
+    A symbolic link stays one: what it points to is written.
+    """
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # `tempfile` would keep others from reading
     try:
         with temporary.open("xb") as file:

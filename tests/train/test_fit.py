@@ -308,7 +308,10 @@ def test_an_unwritable_out_dir_is_reported_before_the_first_step(tmp_path):
         fit(line(), ADAM, never, batches(), steps=2, key=KEY, out_dir=tmp_path / "file")
 
 
-def test_the_progress_bar_shows_the_loss_and_is_not_needed(capsys, monkeypatch):
+def test_the_progress_bar_shows_the_loss_on_a_terminal_and_is_not_needed(capsys, monkeypatch):
+    quick(progress=True)
+    assert capsys.readouterr().err == ""  # no terminal, but a file or a pipe
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     quick(progress=True)
     shown = capsys.readouterr().err
     assert "7/7" in shown and "loss=" in shown

@@ -85,3 +85,28 @@ def test_errors_name_what_came(tmp_path):
     with pytest.raises(ValueError, match="has a line that is not JSON"):
         MetricsLog(path, resume=True).set_state({**state, "lines": 2})
     assert path.read_text() == '{"step": 1}\nnot json\n'
+
+
+@pytest.mark.parametrize("line", ["3", "null", "[1]", "{}", '{"step": true}', '{"step": "2"}'])
+def test_a_line_that_is_no_line_of_a_log_is_refused_and_nothing_is_cut(tmp_path, line):
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    before = path.read_bytes()
+    state = {"lines": 2, "sums": {}, "steps": 0, "skipped": 0}
+    with pytest.raises(ValueError, match=r"line 2 of .*m\.jsonl must be an object with an integer \"step\", got "):
+        MetricsLog(path, resume=True).set_state(state)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_log_that_is_a_link_stays_one(tmp_path, relative):
+    target, path = tmp_path / "elsewhere" / "log", tmp_path / "run" / "m.jsonl"
+    target.parent.mkdir()
+    path.parent.mkdir()
+    target.write_text('{"step": 1}\n{"step": 2}\n')
+    path.symlink_to("../elsewhere/log" if relative else target)
+    log = MetricsLog(path, resume=True)
+    log.set_state({"lines": 1, "sums": {}, "steps": 0, "skipped": 0})
+    log.write(5, {})
+    assert path.is_symlink() and target.read_text() == '{"step": 1}\n{"step": 5}\n'
+    assert [p.name for p in target.parent.iterdir()] == ["log"]

@@ -43,7 +43,8 @@ def script(out_dir, **options):
 def test_sigkill_in_mid_epoch_and_resume_in_a_new_process(tmp_path, straight):
     code, output = script(tmp_path, signal=int(signal.SIGKILL), at_batch=11)
     assert code == -signal.SIGKILL, output
-    assert tiny_run.saved(tmp_path)["step"] in (6, 9)  # the save of step 9 may have been killed in the background
+    # Step 8 is saved as the best so far; that or the save of step 9 may have been killed in the background.
+    assert tiny_run.saved(tmp_path)["step"] in (6, 8, 9)
     code, output = script(tmp_path, resume=True)
     assert code == 0, output
     assert_as_straight(tmp_path, straight)

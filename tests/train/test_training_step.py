@@ -1,4 +1,4 @@
-"""What is compiled, and how often; what the optimiser does; a step that is not finite."""
+"""A training step: compilation, the optimiser, and a step that is not finite."""
 
 import equinox as eqx
 import jax
@@ -221,12 +221,8 @@ def test_no_two_leaves_share_a_buffer_to_be_donated():
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        (Total(jnp.array(1.0), jnp.array(1)), TypeError, "objective must return .*; got Total"),
-        (jnp.array(1.0), TypeError, "objective must return .*; got "),
-        ((jnp.array(1.0), {}), TypeError, "objective must return .*; its first is "),
         ((Total(jnp.array(1.0), jnp.array(1)), None), TypeError, "its second is NoneType"),
-        ((Total(jnp.array(1.0), jnp.array(1)), {"a": jnp.array(1.0)}), TypeError, "'a' is "),
-        ((Total(jnp.ones(2), jnp.array(1)), {}), TypeError, r"'loss' has shapes \(\(2,\), \(\)\) where scalars"),
+        ((Total(jnp.array(1.0), jnp.array(1)), {"a": "1.0"}), TypeError, "metric 'a' is str"),
         (
             (Total(jnp.array(1.0), jnp.array(1)), {"grad_norm": Total(jnp.array(1.0), jnp.array(1))}),
             ValueError,

@@ -119,6 +119,7 @@ class Checkpoints:
             raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}.")
         self._directory = Path(directory).absolute()
         self._best, self._best_mode, self._sign = best, best_mode, 1.0 if best_mode == "max" else -1.0
+        self._keep_best = keep_best
         self._asynchronous, self._read_only = asynchronous, read_only
         self._saving: tuple[int, Any] | None = None
         self._failure: OSError | None = None
@@ -165,6 +166,23 @@ class Checkpoints:
         rank, step = max(ranked, default=(-math.inf, None))
         return step if rank > -math.inf else None
 
+    def is_among_best(self, metrics: Any) -> bool:
+        """Whether a checkpoint with these metrics would now be one of the best `keep_best`: one that is worth a save.
+
+        Arguments:
+            metrics: numbers by name, as for `save`.
+
+        Returns:
+            True or False; False without `best`, and where it is missing, None or not finite.
+        """
+        value = (metrics or {}).get(self._best)
+        if value is None or not math.isfinite(value):
+            return False
+        steps = self.steps
+        ranks = sorted(self._rank(c.metrics) for c in self._checkpointer.checkpoints if c.step in steps)
+        # Of equal ones the later is kept.
+        return len(ranks) < self._keep_best or self._sign * float(value) >= ranks[-self._keep_best]
+
     def save(
         self,
         state: PyTree,
@@ -174,6 +192,7 @@ class Checkpoints:
         config: Any = None,
         metrics: Any = None,
         extra: Any = None,
+        replace: bool = False,
     ) -> None:
         """Saves in the background; when the checkpoint is complete, removes those that are no longer kept.
 
@@ -188,6 +207,8 @@ class Checkpoints:
             metrics: numbers by name, measured on this very state; of a `Total` its mean is taken. Those not finite or
                 None are left out.
             extra: a JSON-able dictionary for whatever else a loop wants back.
+            replace: `step` may be the last one saved; that checkpoint is removed first. For metrics that were measured
+                later.
 
         Raises:
             TypeError: `data_state`, `config` or `extra` is not JSON-able, a metric no number, or an array in the state
@@ -202,7 +223,8 @@ class Checkpoints:
         step = int(step)
         self.wait()
         latest = self.latest_step
-        if latest is not None and step <= latest:  # "the last" must stay the last that was saved
+        # "The last" must stay the last that was saved.
+        if latest is not None and (step < latest or (step == latest and not replace)):
             raise ValueError(
                 f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
             )
@@ -233,6 +255,7 @@ class Checkpoints:
                 step,
                 {ARRAYS: {**arrays, MARK: np.ones(1, np.int32)}},
                 force=True,
+                overwrite=replace and step == latest,
                 metrics=first["metrics"],
                 custom_metadata=description,
             )

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from jaxtyping import PyTree
 
 from ..losses._total import Total
 from ..step._average import averaged_model
-from ..step._state import TrainState, init_train_state
+from ..step._state import TrainState, begin
 from ..step._step import CompiledStep, split
 from ._interrupt import Interrupt, catch_interrupts
 from ._progress import progress_bar
@@ -92,7 +93,7 @@ def fit(
     `out_dir/checkpoints/` holds the last `keep_last` checkpoints and the best `keep_best`, written in the background.
 
     **The device is not waited for.** Two steps are always on their way. A line is written two steps after it is due,
-    when its numbers are there; only evaluation, a checkpoint and `stop` need them at once.
+    when its numbers are there; only evaluation, a checkpoint, `stop` and a `best` of the training need them at once.
 
     **Resuming.** State, data position and half-summed metrics come from the last checkpoint, and the lines
     after it are cut: SIGKILL at any moment, then `resume=True`, ends with the same weights bit for bit and the
@@ -103,7 +104,9 @@ def fit(
 
     **Signals.** At SIGINT (Ctrl-C) or SIGTERM the step in hand is finished and saved, then the signal is passed
     on: SIGINT raises KeyboardInterrupt, SIGTERM SystemExit(143); a handler of the caller's is called, and if it
-    returns, `fit` returns with `interrupted`. A second Ctrl-C does not wait.
+    returns, `fit` returns with `interrupted`. The last line that is then seen says at which step the run was stopped,
+    where it is saved, and how to go on: it is the KeyboardInterrupt's message (`str(error)`), and at SIGTERM a line on
+    stderr. A second Ctrl-C does not wait.
 
     **Several processes.** After `jax.distributed.initialize` every process calls `fit` with the same arguments, its own
     part of the data and `parallel=DataParallel()`. The first writes the log; all write one checkpoint into one
@@ -112,8 +115,10 @@ def fit(
     Arguments:
         model: any PyTree; its floating and complex arrays are trained. It is copied, never changed.
         optimiser: an optax transformation.
-        objective: `objective(model, batch, key) -> (loss, metrics)`, see `make_step`; with a carry
-            `objective(model, batch, key, carry) -> (loss, metrics, carry)`; or a `GradientFunction`.
+        objective: `objective(model, batch, key) -> (loss, metrics)`, the loss a `Total(sum, count)` and metrics a
+            dictionary of them. Plain numbers will do: each counts once a step, where a `Total` counts its entries. So
+            do the loss alone and an objective without `key`. With a carry
+            `objective(model, batch, key, carry) -> (loss, metrics, carry)`; or a `GradientFunction`. See `make_step`.
         batches: what yields batches of one shape: `Batches`, grain's `DatasetIterator` or any other iterator
             with `get_state` and `set_state`, or a plain iterable. One that can be iterated anew (a list) starts
             again at its end. A plain iterable cannot say where it stands, so it cannot be combined with
@@ -129,13 +134,15 @@ def fit(
             is to be kept.
         evaluate_every: steps between evaluations; one more is made after the last step. Default: only that one.
         save_every: steps between checkpoints; one more is made after the last step, and one where `evaluate` raises.
-            Default: `evaluate_every`, without that 5,000.
+            Besides, `best` saves what it keeps. Default: `evaluate_every`, without that 5,000.
         log_every: steps between lines. Default: 50.
         clip_norm: global norm above which gradients are scaled down. Default: none; recurrent networks want about 1.
         resume: continue from the last checkpoint in `out_dir`, or start if there is none.
         config: JSON-able, kept in every checkpoint. Resuming with another one is refused, except for a key `"steps"`.
         best: a metric (`"train/loss"`, `"eval/accuracy"`) by which the best checkpoint is kept beside the last.
-            It counts where it was measured at the very step that is saved.
+            Whatever `save_every` is, a step at which it is measured (a line, an evaluation) is saved if it is one of
+            the best `keep_best` so far; of equal ones the latest is kept, NaN never. For a metric of the training the
+            device is waited for at each line, and while a loss falls each line is saved: give it a large `log_every`.
         best_mode: `"min"` or `"max"`.
         keep_last: how many of the latest checkpoints are kept.
         keep_best: how many of the best.
@@ -147,7 +154,8 @@ def fit(
             See [`early_stopping`][sequinox.train.early_stopping]. It should look at nothing but the history: so a
             resumed run ends where an unbroken one does.
         parallel: the devices that share the work. Default: one.
-        progress: show tqdm's bar with rate, loss and remaining time, if tqdm is installed.
+        progress: show tqdm's bar with rate, loss and remaining time, if tqdm is installed and stderr is a terminal or a
+            notebook: a file that collects it gets no bar.
 
     Returns:
         `FitResult(state, history, interrupted, stopped)`.
@@ -179,7 +187,7 @@ def fit(
     _check_best(best, evaluate, out_dir)
     _check_resume(resume, out_dir, stream, batches)
     _check_calls(callbacks, stop, evaluate)
-    state = init_train_state(model, optimiser, key, carry)
+    state = begin("fit", model, optimiser, key, carry)
     if parallel is not None:
         state = parallel.place_state(state)
 
@@ -205,6 +213,7 @@ def fit(
         arrays, frame = split(state)
         values: dict[str, Any] = {}  # measured at this very step
         in_flight: collections.deque[Any] = collections.deque()
+        judged = best is not None and best.startswith("train/")  # a line says whether its step is kept
         ended = lambda: stop is not None and bool(run.log.history) and bool(stop(run.log.history))
         stopped, interrupted = ended(), False
         del state  # its buffers are given to the first step
@@ -233,6 +242,13 @@ def fit(
             tell(run.log.history[-1:])
             return values
 
+        def due(step: int) -> tuple[bool, bool]:
+            """Whether a line is due at this step, and an evaluation."""
+            evaluation_due = evaluate is not None and _due(step, evaluate_every)
+            # The last step's line waits for the evaluation behind the loop.
+            waits = step == steps and evaluate is not None and not evaluation_due
+            return step % log_every == 0 and not waits, evaluation_due
+
         def evaluate_or_save(log_state: dict[str, Any] | None) -> dict[str, Any]:
             try:
                 return _evaluate(evaluate, frame.join(arrays))
@@ -241,12 +257,14 @@ def fit(
                 raise
 
         with progress_bar(steps, step, progress and jax.process_index() == 0) as bar:
-            if 0 < step < steps and not stopped:  # what was still due when this step was saved
-                line_due, evaluation_due = step % log_every == 0, evaluate is not None and _due(step, evaluate_every)
-                evaluation_due = evaluation_due and run.log.last_step != step
-                if evaluation_due or (line_due and run.log.unfinished):
-                    values = measure(line_due and run.log.unfinished, evaluation_due)
+            if 0 < step <= steps and not stopped:  # what was still due when this step was saved
+                line_due, evaluation_due = due(step)
+                line_due, evaluation_due = line_due and run.log.unfinished, evaluation_due and run.log.last_step != step
+                if line_due or evaluation_due:
+                    values = measure(line_due, evaluation_due)
                     stopped = ended()
+                    if step < steps and not stopped and run.is_among_best(values):
+                        run.save(frame.join(arrays), step, values)
             while step < steps and not stopped and not interrupted:
                 try:
                     batch = next(stream)
@@ -262,19 +280,19 @@ def fit(
                     in_flight.popleft().block_until_ready()
                 bar.update()
 
-                line_due, save_due = step % log_every == 0, _due(step, save_every) and step < steps
-                evaluation_due = evaluate is not None and _due(step, evaluate_every)
-                interrupted = _interrupted(interrupt, line_due)
-                # The last step's line waits for the evaluation behind the loop.
-                line_due = line_due and not (step == steps and evaluate is not None and not evaluation_due)
+                save_due = _due(step, save_every)
+                interrupted = _interrupted(interrupt, step % log_every == 0)
+                line_due, evaluation_due = due(step)
                 values = {}
-                if evaluation_due or (line_due and (save_due or interrupted or step == steps or stop is not None)):
+                needed = save_due or interrupted or step == steps or stop is not None or judged
+                if evaluation_due or (line_due and needed):
                     values = measure(line_due, evaluation_due)
                     stopped = ended()
                 elif line_due:
                     run.log.end_line(step)
                 tell(run.log.flush(step - _IN_FLIGHT))
-                if save_due and not interrupted and not stopped:
+                save_due = run.is_among_best(values) or save_due
+                if save_due and step < steps and not interrupted and not stopped:  # else it is saved behind the loop
                     tell(run.log.flush())
                     run.save(frame.join(arrays), step, values)
 
@@ -293,8 +311,29 @@ def fit(
             if last:
                 run.log.write(step, last)
                 tell(run.log.history[-1:])
-    interrupt.deliver()
+    if interrupt:
+        _deliver(interrupt, _where_it_stands(step, steps, out_dir))
     return FitResult(frame.join(arrays), run.log.history, interrupted, stopped and step < steps)
+
+
+def _where_it_stands(step: int, steps: int, out_dir: Any) -> str:
+    """What is to be known of a run that a signal has ended."""
+    begun = f"fit: stopped at step {step} of {steps}" if step < steps else f"fit: finished at step {step}"
+    if out_dir is None:
+        return f"{begun}; nothing is saved, as there is no out_dir."
+    return f"{begun}, saved in {os.fspath(out_dir)}" + ("; resume=True goes on from there." if step < steps else ".")
+
+
+def _deliver(interrupt: Interrupt, line: str) -> None:
+    """Passes the signal on. Where that ends the program, its last words are `line`."""
+    try:
+        interrupt.deliver()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(line) from None
+    except SystemExit:  # of which Python prints nothing
+        if jax.process_index() == 0:
+            print(line, file=sys.stderr, flush=True)
+        raise
 
 
 def _interrupted(interrupt: Interrupt, agreed: bool) -> bool:

@@ -145,30 +145,39 @@ class MetricsLog:
             state: from `get_state`; None cuts all lines.
 
         Raises:
-            ValueError: the file has fewer lines than it had then, or a line that is not JSON.
+            ValueError: the file has fewer lines than it had then, or a line that is not JSON, or not of a log.
         """
         state = state or {"lines": 0, **_Sums().get_state()}
         n_lines = state["lines"]
         if self._path is None:
-            lines = [json.dumps(line).encode() for line in self.history]
+            content, lines = b"", [json.dumps(line).encode() for line in self.history]
         else:
             content = self._path.read_bytes() if self._path.exists() else b""
             lines = content.split(b"\n")[:-1]  # what has no newline was cut off in the middle
-            if len(lines) >= n_lines:
-                kept = b"".join(line + b"\n" for line in lines[:n_lines])
-                if kept != content and not self._read_only:
-                    write_atomically(self._path, kept)
         if len(lines) < n_lines:
             raise ValueError(
                 f"MetricsLog: {self._path or 'the log'} has {len(lines)} lines where the checkpoint counts {n_lines}; "
                 "it was changed since."
             )
-        try:
-            self.history = [json.loads(line) for line in lines[:n_lines]]
-        except ValueError as error:
-            raise ValueError(f"MetricsLog: {self._path} has a line that is not JSON: {error}.") from error
+        self.history = [self._parse(n, line) for n, line in enumerate(lines[:n_lines], 1)]
+        kept = b"".join(line + b"\n" for line in lines[:n_lines])
+        if self._path is not None and kept != content and not self._read_only:
+            write_atomically(self._path, kept)
         self._ended = []
         self._sums = _Sums.from_state(state)
+
+    def _parse(self, n: int, text: bytes) -> dict[str, Any]:
+        """Line `n` of the file."""
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"MetricsLog: {self._path} has a line that is not JSON: {error}.") from error
+        step = line.get("step") if isinstance(line, dict) else None
+        if isinstance(step, bool) or not isinstance(step, int):
+            raise ValueError(
+                f'MetricsLog: line {n} of {self._path} must be an object with an integer "step", got {line!r}.'
+            )
+        return line
 
 
 class _Sums:

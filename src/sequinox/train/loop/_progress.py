@@ -1,6 +1,7 @@
 """A progress bar, where tqdm is installed."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -22,13 +23,14 @@ class _NoBar:
 @contextlib.contextmanager
 def progress_bar(total: int, initial: int, enabled: bool) -> Iterator[_Bar]:
     """tqdm's bar (steps, rate, remaining time, and what is set on it), or one that does nothing."""
-    if enabled:
+    # A notebook's stderr is no terminal, and shows a bar all the same.
+    if enabled and (sys.stderr.isatty() or "ipykernel" in sys.modules):
         try:
             from tqdm import tqdm
         except ImportError:
-            enabled = False
+            pass
         else:
             with tqdm(total=total, initial=initial, unit="step", dynamic_ncols=True) as bar:
                 yield bar
-    if not enabled:
-        yield _NoBar()
+            return
+    yield _NoBar()

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from ..._files import lock, make_writable_directory
 from ..checkpoints._checkpoints import Checkpoints, describe_model, to_json
@@ -35,6 +36,7 @@ class Run:
         self._config = to_json("fit: config", config or {})
         self._settings = to_json("fit: settings", settings)
         self._saved_step: int | None = None
+        self._saved_metrics: dict[str, Any] = {}
         self._checkpoints: Checkpoints | None = None
         self._lock: int | None = None
         if out_dir is None:
@@ -75,7 +77,7 @@ class Run:
             raise ValueError("fit: key is not the key this run was started with; resume with the same one.")
         self._stream.set_state(restored.data_state)
         self.log.set_state(restored.extra["log"])
-        self._saved_step = found.step
+        self._saved_step, self._saved_metrics = found.step, found.metrics
         return restored.state
 
     def check_measured(self, values: dict[str, Any]) -> None:
@@ -87,11 +89,24 @@ class Run:
         if names and self._best not in names:
             raise ValueError(f"fit: best={self._best!r} is not among the metrics {names}.")
 
+    def is_among_best(self, values: dict[str, Any]) -> bool:
+        """Whether a model with these metrics is one of the best so far; process 0 decides for all of them."""
+        if self._checkpoints is None or self._best not in values:
+            return False
+        is_best = self._checkpoints.is_among_best(values)
+        if jax.process_count() == 1:
+            return is_best
+        return bool(np.ravel(multihost_utils.process_allgather(np.array(is_best)))[0])
+
     def save(
         self, state: TrainState, step: int, metrics: dict[str, Any], log_state: dict[str, Any] | None = None
     ) -> None:
-        """Saves, unless this step is saved already."""
-        if self._checkpoints is None or step == self._saved_step:
+        """Saves, unless this step is saved already, with its metric if that makes it one of the best."""
+        if self._checkpoints is None:
+            return
+        again = step == self._saved_step
+        # Saved where the evaluation failed, and measured after a resume.
+        if again and (self._best in self._saved_metrics or not self.is_among_best(metrics)):
             return
         self.log.sync()
         self._checkpoints.save(
@@ -101,8 +116,9 @@ class Run:
             config=self._config,
             metrics=metrics,
             extra={"log": log_state or self.log.get_state(), "settings": self._settings},
+            replace=again,
         )
-        self._saved_step = step
+        self._saved_step, self._saved_metrics = step, metrics
 
     def close(self) -> None:
         """Waits for the last checkpoint, and lets others write to the directory."""

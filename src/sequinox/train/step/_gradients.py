@@ -1,5 +1,6 @@
 """From an objective to its gradient: of a batch at once, or of its parts, added up exactly."""
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,14 +8,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from ..._checks import wide
 from .._arguments import check_integer
 from ..losses._total import Total
 
-Objective = Callable[..., tuple[Any, ...]]
-"""`(model, batch, key) -> (loss, metrics)`, or `(model, batch, key, carry) -> (loss, metrics, carry)`."""
+Objective = Callable[..., Any]
+"""`(model, batch[, key]) -> loss` or `(loss, metrics)`, or `(model, batch, key, carry) -> (loss, metrics, carry)`."""
 
 
 class Gradients(NamedTuple):
@@ -53,11 +55,13 @@ class GradientFunction:
         (1.0, [[-2.0, -2.0, -2.0]])
     """
 
+    part_of: str | None = None  # who calls it with parts of a batch, of which plain numbers are no sums
+
     def __init__(self, objective: Any):
         """
         Arguments:
             objective: `(model, batch, key) -> (loss, metrics)`, a `Total` and a dictionary of them; with a carry
-                `(model, batch, key, carry) -> (loss, metrics, carry)`.
+                `(model, batch, key, carry) -> (loss, metrics, carry)`. The shorter forms are those of `make_step`.
 
         Raises:
             TypeError: it cannot be called.
@@ -91,8 +95,8 @@ class GradientFunction:
 
         def mean(params: PyTree) -> tuple[Any, tuple[Any, ...]]:
             arguments = (eqx.combine(params, static), batch, key, carry)[: 4 if carries else 3]
-            check_takes(self.objective, len(arguments))
-            loss, metrics, after = check_objective(self.objective(*arguments), carries)
+            returned = call_objective(self.objective, *arguments)
+            loss, metrics, after = check_objective(returned, carries, self.part_of)
             return jnp.asarray(loss.mean), (loss, metrics, after)
 
         grads, (loss, metrics, after) = jax.grad(mean, has_aux=True)(params)
@@ -105,6 +109,8 @@ class Accumulated(GradientFunction):
     def __init__(self, objective: Any, n: int):
         self.inner = as_gradient_function(objective)
         self.n = n
+        if n > 1:
+            self.inner = _within("accumulate", self.inner)
 
     def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
         """As of any `GradientFunction`; the leading axis of every array must be a multiple of the number of parts."""
@@ -166,6 +172,15 @@ def as_gradient_function(objective: Any) -> GradientFunction:
     return objective if isinstance(objective, GradientFunction) else GradientFunction(objective)
 
 
+def _within(who: str, gradients: GradientFunction) -> GradientFunction:
+    """The same, but for parts of a batch."""
+    gradients = copy.copy(gradients)
+    gradients.part_of = gradients.part_of or who
+    if isinstance(gradients, Accumulated):
+        gradients.inner = _within(who, gradients.inner)
+    return gradients
+
+
 def cut(tree: PyTree) -> PyTree:
     """The whole of a state without its derivative."""
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, tree)
@@ -215,49 +230,87 @@ def mean_of(total: Sum, carry: PyTree, model: PyTree) -> Gradients:
     return Gradients(total.loss, total.metrics, jax.tree.map(divide, total.weighted, params), carry)
 
 
-def check_takes(objective: Any, n: int) -> None:
-    """Reports an objective of the other kind, which Python would do without a word about carries."""
+def call_objective(objective: Any, model: PyTree, batch: Any, key: Any, *carry: PyTree) -> Any:
+    """What an objective returns; one that takes a model and a batch only is called without a key."""
+    arguments = (model, batch, key, *carry)
+    if not carry and not _takes(objective, 3) and _takes(objective, 2):
+        return objective(model, batch)
     try:
-        inspect.signature(objective).bind(*range(n))
-    except TypeError as error:
+        inspect.signature(objective).bind(*arguments)
+    except TypeError as error:  # Python would say it without a word about carries
         wanted = (
-            "(model, batch, key, carry), as there is a carry" if n == 4 else "(model, batch, key), as there is no carry"
+            "(model, batch, key, carry), as there is a carry"
+            if carry
+            else "(model, batch, key) or (model, batch), as there is no carry"
         )
         raise TypeError(f"objective must take {wanted}: {error}.") from None
     except ValueError:  # a function without a signature
         pass
+    return objective(*arguments)
 
 
-def check_objective(returned: Any, carries: bool) -> tuple[Total, dict[str, Total], PyTree]:
-    """What an objective returned, checked, its numbers as arrays."""
+def _takes(objective: Any, n: int) -> bool:
+    try:
+        inspect.signature(objective).bind(*range(n))
+    except TypeError:
+        return False
+    except ValueError:
+        return n > 2
+    return True
+
+
+def check_objective(returned: Any, carries: bool, part_of: str | None = None) -> tuple[Total, dict[str, Total], PyTree]:
+    """What an objective returned, checked, its numbers as arrays; `part_of`: who sums it over parts of a batch."""
     n = 3 if carries else 2
-    form = "objective must return (Total, dict of Totals" + (", carry)" if carries else ")")
-    form += ": the loss as a sum and a count, and further metrics" + (", and what is carried on" if carries else "")
+    form = "objective must return " + ("(loss, metrics, carry)" if carries else "(loss, metrics) or the loss")
+    form += ", the loss as a number or as Total(sum, count), and metrics as a dict of these"
+    if not carries and (isinstance(returned, Total) or not isinstance(returned, (tuple, list, dict, type(None)))):
+        returned = returned, {}
     if isinstance(returned, Total) or not isinstance(returned, tuple):
-        raise TypeError(f"{form}; got {_kind(returned)}.")
+        raise TypeError(f"{form}; got {kind_of(returned)}.")
     if len(returned) != n:
         hint = " (a carry is returned, but none was given: pass carry=)" if not carries and len(returned) == 3 else ""
         raise TypeError(f"{form}; got a tuple of {len(returned)}{hint}.")
     loss, metrics = returned[:2]
-    if not isinstance(loss, Total):
-        raise TypeError(f"{form}; its first is {_kind(loss)}.")
     if not isinstance(metrics, dict):
-        raise TypeError(f"{form}; its second is {type(metrics).__name__}.")
-    for name, value in {"loss": loss, **metrics}.items():
+        raise TypeError(f"{form}; its second is {kind_of(metrics)}.")
+    for name in metrics:
         if not isinstance(name, str):
             raise TypeError(f"{form}; metrics must have names, got {name!r}.")
-        if not isinstance(value, Total):
-            raise TypeError(f"{form}; {name!r} is {_kind(value)}.")
-        if jnp.shape(value.total) or jnp.shape(value.count):
-            shapes = jnp.shape(value.total), jnp.shape(value.count)
-            raise TypeError(f"{form}; {name!r} has shapes {shapes} where scalars are needed.")
-    loss, metrics = jax.tree.map(jnp.asarray, (loss, metrics))
+    loss = _as_total("the loss", loss, form, part_of)
+    metrics = {name: _as_total(f"metric {name!r}", value, form, part_of) for name, value in metrics.items()}
+    dtype = loss.total.dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{form}; the loss must be a floating number, got {dtype}, which has no derivative.")
     return loss, metrics, returned[2] if carries else None
 
 
-def _kind(value: Any) -> str:
-    is_number = isinstance(value, (int, float, jax.Array))
-    return "a number; write Total(sum, count)" if is_number else type(value).__name__
+def _as_total(what: str, value: Any, form: str, part_of: str | None) -> Total:
+    """A sum and its count, as arrays; a plain number counts once."""
+    plain = not isinstance(value, Total)
+    numbers = {"": value} if plain else {" total": value.total, " count": value.count}
+    for name, number in numbers.items():
+        if not isinstance(number, (bool, int, float, np.generic, np.ndarray, jax.Array)):
+            raise TypeError(f"{form}; {what}{name} is {kind_of(number)}.")
+        if jnp.shape(number):
+            hint = f": give its mean, or Total({what.split()[-1]}.sum(), how_many)" if plain else ""
+            raise TypeError(f"{form}; {what}{name} has shape {jnp.shape(number)}, not (){hint}.")
+    if plain and part_of is not None:
+        raise TypeError(
+            f"{part_of}: {what} is a plain number, and parts of a batch need Total(sum, count) (from sequinox.train): "
+            "they may hold unequal numbers of entries, and the mean of their means is not the mean of all."
+        )
+    # A truth value counts as 0 or 1.
+    as_number = lambda x: x.astype(jnp.float32) if x.dtype == bool else x
+    return jax.tree.map(lambda x: as_number(jnp.asarray(x)), Total(value, 1) if plain else value)
+
+
+def kind_of(value: Any) -> str:
+    """What came, in words."""
+    if isinstance(value, (np.ndarray, jax.Array)):
+        return f"an array of shape {value.shape}"
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def _sum_dtype(dtype: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ._gradients import GradientFunction
+from ._gradients import GradientFunction, call_objective
 
 
 def mixed_precision(
@@ -64,7 +64,7 @@ def mixed_precision(
             select = lambda batch: batch.inputs
         if select is not None:
             batch = eqx.tree_at(select, batch, replace=cast(select(batch), dtype))
-        return objective(cast(model, dtype), batch, key, *carry)
+        return call_objective(objective, cast(model, dtype), batch, key, *carry)
 
     return lowered
 

@@ -79,19 +79,24 @@ def init_train_state(model: PyTree, optimiser: Any, key: Any, carry: PyTree = No
         >>> int(init_train_state(model, optax.sgd(0.1), jax.random.key(1)).step)
         0
     """
+    return begin("init_train_state", model, optimiser, key, carry)
+
+
+def begin(who: str, model: PyTree, optimiser: Any, key: Any, carry: PyTree) -> TrainState:
+    """As `init_train_state`, with errors in the name of `who`."""
     if not isinstance(key, jax.Array) or not (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
     ):
-        raise ValueError(f"init_train_state: key must be a PRNG key (jax.random.key(seed)), got {key!r}.")
+        raise ValueError(f"{who}: key must be a PRNG key (jax.random.key(seed)), got {key!r}.")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
     if key.ndim:
-        raise ValueError(f"init_train_state: key must be a single PRNG key, got an array of shape {key.shape}.")
+        raise ValueError(f"{who}: key must be a single PRNG key, got an array of shape {key.shape}.")
     if not hasattr(optimiser, "init") or not hasattr(optimiser, "update"):
-        raise TypeError(f"init_train_state: optimiser must be an optax transformation, got {type(optimiser).__name__}.")
+        raise TypeError(f"{who}: optimiser must be an optax transformation, got {type(optimiser).__name__}.")
     params = eqx.filter(model, eqx.is_inexact_array)
     if not jax.tree.leaves(params):
-        raise ValueError("init_train_state: model has no floating or complex array to train.")
+        raise ValueError(f"{who}: model has no floating or complex array to train.")
     with standard_promotion():
         opt_state = optimiser.init(params)
     carry = jax.tree.map(lambda leaf: leaf if eqx.is_array(leaf) else jnp.asarray(leaf), carry)

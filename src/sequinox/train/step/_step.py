@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from ..losses._total import Total
 from ._adaptive_clip import AdaptiveClipState
 from ._clip import clip_by_norm
-from ._gradients import as_gradient_function, fold_in
+from ._gradients import as_gradient_function, fold_in, kind_of
 from ._parallel import DataParallel
 from ._state import StepReport, TrainState, standard_promotion
 from ._truncated import same_kind
@@ -40,9 +40,12 @@ def make_step(
 
     Arguments:
         objective: `objective(model, batch, key) -> (loss, metrics)`, the loss as a `Total` and further metrics as a
-            dictionary of them. The gradient is that of `loss.total / loss.count`. Where the train state has a `carry`
-            it is `objective(model, batch, key, carry) -> (loss, metrics, carry)`, and no gradient flows from one batch
-            into another. Or a `GradientFunction`, as `accumulate` and `truncated_bptt` give it.
+            dictionary of them. The gradient is that of `loss.total / loss.count`. Loss and metrics may be plain numbers
+            of shape `()` as well: these count once a step, so that what is logged is their mean over steps, whatever
+            the steps held. Without metrics the loss alone will do, without random numbers `objective(model, batch)`.
+            Where the train state has a `carry` it is `objective(model, batch, key, carry) -> (loss, metrics, carry)`,
+            and no gradient flows from one batch into another. Or a `GradientFunction`, as `accumulate` and
+            `truncated_bptt` give it; these add up parts of a batch, and refuse plain numbers.
         optimiser: an optax transformation. It sees the model's floating and complex arrays only; complex gradients are
             conjugated, as optax expects.
         clip_norm: global norm above which the gradient is scaled down (`clip_by_norm`). Default: none. For a bound that
@@ -167,11 +170,14 @@ class CompiledStep:
         if shapes in self._shapes:
             return
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-            numeric = (bool, int, float, complex, jax.Array, np.ndarray, np.generic)
-            if not isinstance(leaf, numeric) or getattr(getattr(leaf, "dtype", None), "kind", "V") in "OSUMm":
+            arrays = (jax.Array, np.ndarray, np.generic)
+            is_array = isinstance(leaf, arrays)
+            numeric = is_array or isinstance(leaf, (bool, int, float, complex))
+            if not numeric or getattr(getattr(leaf, "dtype", None), "kind", "V") in "OSUMm":
                 where = f"batch{jax.tree_util.keystr(path)}"
-                kind = getattr(leaf, "dtype", type(leaf).__name__)
-                raise TypeError(f"make_step: {where} must be an array of numbers, got {kind}.")
+                kind = leaf.dtype if is_array else kind_of(leaf)
+                hint = "; give its .numpy()" if not is_array and hasattr(leaf, "numpy") else ""
+                raise TypeError(f"{where} must be an array of numbers, got {kind}{hint}.")
         self._shapes.add(shapes)
         if len(self._shapes) == _MANY_SHAPES:
             warnings.warn(

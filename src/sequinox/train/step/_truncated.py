@@ -28,6 +28,7 @@ class Truncated(GradientFunction):
     def __init__(self, objective: Any, length: int):
         super().__init__(objective)
         self.length = length
+        self.part_of = "truncated_bptt"
 
     def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
         """As of any `GradientFunction`; the objective always has a carry, which is None at the first window if none is
@@ -149,7 +150,7 @@ def look_back(objective: Any, n: Any) -> Callable[..., Any]:
         cuts = sorted({0, n, stride, time})
         for i, (start, end) in enumerate(itertools.pairwise(cuts)):
             part = objective(model, _stretch(batch, start, end - start), fold_in(key, i), carry)
-            loss, metrics, carry = check_objective(part, True)
+            loss, metrics, carry = check_objective(part, True, "look_back")
             if start >= n:
                 counted = (loss, metrics) if counted is None else _merge(counted, (loss, metrics))
             if end == stride:  # here the next window begins
