@@ -14,8 +14,10 @@ _BLOCKS, _BLOCK = 256, 4096
 def digest(arrays: Sequence[np.ndarray]) -> str:
     """Of shapes, dtypes and content. Of more than `WHOLE` bytes an evenly spread sample is read, ends included."""
     found = hashlib.blake2b(digest_size=8)
+    dtypes: dict[Any, int] = {}  # numbered as they come: their names take longer to make than a short row to read
     for array in arrays:
-        found.update(f"{array.dtype.name}{array.dtype.str}{array.shape}".encode())
+        found.update(repr((dtypes.setdefault(array.dtype, len(dtypes)), array.shape)).encode())
+    found.update(repr([(dtype.name, dtype.str) for dtype in dtypes]).encode())
     if sum(array.nbytes for array in arrays) <= WHOLE:
         for array in arrays:
             found.update(_bytes(array))
@@ -34,4 +36,4 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
 def _bytes(array: np.ndarray) -> Any:
     if array.dtype.hasobject:  # its bytes are addresses
         return repr(array.tolist()).encode()
-    return np.ascontiguousarray(array).tobytes()
+    return array.tobytes()
