@@ -65,8 +65,7 @@ def _apply(part: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
     inputs, mask = _inputs(part), _mask(part)
     out = np.zeros_like(inputs)
     out[mask] = ((inputs[mask].astype(np.float64) - mean) / scale).astype(inputs.dtype)
-    replace = dataclasses.replace if dataclasses.is_dataclass(part) else type(part)._replace
-    return replace(part, inputs=out)
+    return part._replace(inputs=out) if hasattr(part, "_replace") else dataclasses.replace(part, inputs=out)
 
 
 def _replaceable(part: Any) -> bool:

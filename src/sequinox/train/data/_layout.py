@@ -11,6 +11,10 @@ from ._sequence_batch import SequenceBatch
 from ._sequences import Ragged, each
 
 
+Piece = tuple[int, int, int, int, int, int, int]
+"""One of them, as `Pieces` has it in columns."""
+
+
 class Pieces(NamedTuple):
     """Pieces of sequences and where they stand, one column each: `sequence[start:stop]` at `(row, at)`.
 
@@ -28,7 +32,7 @@ class Pieces(NamedTuple):
     ends: np.ndarray
 
 
-def pieces_of(pieces: Sequence[tuple[int, int, int, int, int, int, int]]) -> Pieces:
+def pieces_of(pieces: Sequence[Piece]) -> Pieces:
     """The columns of a list of pieces."""
     return Pieces(*np.array(pieces, np.int64).reshape(-1, len(Pieces._fields)).T)
 

@@ -35,7 +35,8 @@ class Packed(NamedTuple):
             outputs: an array `(batch, time, *features)`, one output a sample, or a PyTree of them.
 
         Returns:
-            A list in the order of the sequences packed: NumPy arrays `(time_i, *features)`, or PyTrees of them.
+            A list in the order of the sequences packed: NumPy arrays `(time_i, *features)`, gaps included, or
+            PyTrees of them.
 
         Raises:
             ValueError: `outputs` does not begin with the axes of the packed rows.

@@ -47,6 +47,7 @@ def move_resets(resets: Any, mask: Any) -> Any:
     so_far = n.cumsum(resets, axis=-1, dtype=np.int32)
     # How many had come at the last real sample before each: if there are more by now, one is due.
     at_real = n.where(mask, so_far, 0)
-    known = np.maximum.accumulate(at_real, axis=-1) if on_host else jax.lax.cummax(at_real, axis=mask.ndim - 1)
+    largest: Any = np.maximum.accumulate if on_host else jax.lax.cummax
+    known = largest(at_real, axis=mask.ndim - 1)
     before = n.concatenate([n.zeros_like(known[..., :1]), known[..., :-1]], axis=-1)
     return mask & (so_far > before)

@@ -10,7 +10,7 @@ PER = (None, "sequence", "sample")
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class SequenceBatch:
     """A rectangle of sequences: what goes in, what should come out, and what of it is real.
 

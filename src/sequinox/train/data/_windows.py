@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import check_integer
 from ._axes import kinds_of, map_along, size_along
-from ._layout import lay_out, pieces_of
+from ._layout import Piece, lay_out, pieces_of
 from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
 from ._sequence_batch import SequenceBatch
 from ._sequences import Ragged
@@ -137,7 +137,7 @@ class Windows(EpochSource):
         # Rows whose only samples are of the past have nothing to say any more.
         return dataclasses.replace(batch, real=batch.mask[:, self._lookback :].any(axis=1))
 
-    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[tuple[int, ...]]:
+    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
         stop = min(start + self._length, lane.length)
         at = max(first, 0)
         i = int(np.searchsorted(lane.offsets, at, side="right")) - 1
@@ -148,11 +148,9 @@ class Windows(EpochSource):
             begins = self._data.first_real(sequence, offset + shift, until + shift)
             ends = -1 if self._data.per_sequence is None else self._data.last_real(sequence)
             inside = lambda sample, since, shift=shift, until=until: since <= sample - shift < until
-            yield (
-                *(row, at - first, sequence, at + shift, until + shift),
-                begins if begins >= 0 and inside(begins, at) else -1,
-                ends if ends >= 0 and inside(ends, max(at, start)) else -1,  # a target of the past has had its turn
-            )
+            begins = begins if begins >= 0 and inside(begins, at) else -1
+            ends = ends if ends >= 0 and inside(ends, max(at, start)) else -1  # a target of the past has had its turn
+            yield row, at - first, sequence, at + shift, until + shift, begins, ends
             at, i = until, i + 1
 
     def _content(self) -> dict[str, list[np.ndarray]]:
