@@ -10,7 +10,6 @@ from ._at_end import AtEnd
 from ._sequence_batch import SequenceBatch
 from ._sequences import Ragged, each
 
-
 Piece = tuple[int, int, int, int, int, int, int]
 """One of them, as `Pieces` has it in columns."""
 
