@@ -143,7 +143,7 @@ def truncated(options: Options) -> bool:
         ys, carry = model.unroll(batch[0], carry)
         return squared_error(ys, batch[1]), {}, carry
 
-    gradients = truncated_bptt(objective, window)
+    gradients = truncated_bptt(objective, window, axes="batch time")
     programs, arrays, memory = {}, {}, {}
     for time_steps in (10_000, 100_000):
         xs = jax.random.normal(jax.random.key(1), (batch, time_steps, n_in))

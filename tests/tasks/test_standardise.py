@@ -47,7 +47,7 @@ def test_inputs_are_not_changed_and_the_labels_pass_through():
 @pytest.mark.parametrize(
     ("parts", "error", "message"),
     [
-        ([np.ones((2, 3))], TypeError, "train must be a NamedTuple with inputs and mask, got ndarray"),
+        ([np.ones((2, 3))], TypeError, "train must be a NamedTuple or dataclass with inputs and mask, got ndarray"),
         ([Padded(np.ones((2, 3, 1), int), np.ones((2, 3), bool))], TypeError, "the inputs of train must be floating"),
         ([Padded(np.ones((2, 3, 1)), np.ones((2, 3)))], TypeError, "the mask of train must be bool, got float64"),
         ([Padded(np.ones((2, 3, 1)), np.ones((2,), bool))], ValueError, r"must have shape \(2, 3\) .*, got \(2,\)"),

@@ -118,7 +118,7 @@ def test_bad_arguments():
         accumulate(objective, 2.0)
     with pytest.raises(TypeError, match="objective must be a function"):
         accumulate(None, 2)
-    with pytest.raises(ValueError, match=r"batch\[0\] has 12 rows, which 5 parts do not divide"):
+    with pytest.raises(ValueError, match="the batch has 12 rows, which 5 parts do not divide"):
         accumulate(objective, 5)(Line(jnp.ones(3)), data(), None)
     with pytest.raises(TypeError, match=r"put it inside: accumulate\(truncated_bptt"):
         truncated_bptt(accumulate(objective, 2), 3)

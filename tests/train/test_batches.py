@@ -105,7 +105,12 @@ def test_epoch_batches_is_one_pass_in_order():
     [
         ({}, 2, ValueError, "arrays holds no array"),
         ({"a": np.ones(3), "b": np.ones(4)}, 2, ValueError, r"same number of rows, got .*\['a'\].*3.*\['b'\].*4"),
-        ({"a": np.ones(3), "b": [1, 2, 3]}, 2, TypeError, r"arrays\['b'\]\[0\] must be an array, got int"),
+        (
+            {"a": np.ones(3), "b": [1, 2, 3]},
+            2,
+            TypeError,
+            r"\['b'\]\[0\] must be a NumPy or JAX array, got int; .* numpy.asarray",
+        ),
         ({"a": np.ones(())}, 2, ValueError, r"arrays\['a'\] must have a leading axis of rows, got a 0-d array"),
         (np.ones((0, 2)), 2, ValueError, "arrays has no rows"),
         (np.ones(3), 0, ValueError, "batch_size must be at least 1, got 0"),

@@ -74,9 +74,9 @@ def test_only_part_of_the_state_cut(kind):
     """Through no leaf of a state, the LSTM's c as little as its y: exactly zero across the cut, and not without."""
     model = Probed(kind(N_IN, N_HIDDEN, jax.random.key(0)), jnp.ones(N_IN))
     batch = data() | {"early": jnp.broadcast_to(jnp.arange(TIME)[None, :] < TIME // 2, (ROWS, TIME))}
-    across = gradient(truncated_bptt(probing, TIME // 2), model, batch)
+    across = gradient(truncated_bptt(probing, TIME // 2, axes="batch time"), model, batch)
     assert across.grads.probe.tolist() == [0.0] * N_IN
-    assert jnp.all(gradient(truncated_bptt(probing, TIME), model, batch).grads.probe != 0)
+    assert jnp.all(gradient(truncated_bptt(probing, TIME, axes="batch time"), model, batch).grads.probe != 0)
 
 
 def test_gradient_across_a_cut_between_batches_is_exactly_zero():
@@ -93,8 +93,8 @@ def test_number_of_windows_confused_with_their_length():
     for start in (3, 6, 9):
         parts.append(gradient(GradientFunction(objective), model, window(batch, start, start + 3), parts[-1].carry))
     expected = jax.tree.map(lambda *grads: sum(grads) / 4, *[part.grads for part in parts])
-    got = gradient(truncated_bptt(objective, 3), model, batch).grads
-    other = gradient(truncated_bptt(objective, 4), model, batch).grads
+    got = gradient(truncated_bptt(objective, 3, axes="batch time"), model, batch).grads
+    other = gradient(truncated_bptt(objective, 4, axes="batch time"), model, batch).grads
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert not np.allclose(got.R_z, other.R_z, rtol=1e-3)
@@ -103,7 +103,7 @@ def test_number_of_windows_confused_with_their_length():
 def test_time_no_multiple_of_the_window():
     """The rest is a window of its own, and nothing is dropped, padded or counted twice."""
     model, batch = lstm(), window(data(), 0, 11)
-    got = gradient(truncated_bptt(objective, 4), model, batch)
+    got = gradient(truncated_bptt(objective, 4, axes="batch time"), model, batch)
     assert int(got.loss.count) == ROWS * 11 * N_HIDDEN
     ys, state = model.unroll(batch["x"])
     np.testing.assert_allclose(got.loss.mean, jnp.mean((ys - batch["y"]) ** 2), rtol=1e-5)
@@ -116,8 +116,10 @@ def test_rows_ending_inside_a_window():
     model, batch = lstm(), data()
     batch["mask"] = jnp.arange(TIME)[None, :] < jnp.array([[5], [0]])
     batch["x"] = jnp.where(batch["mask"][..., None], batch["x"], jnp.nan)
-    got = gradient(truncated_bptt(objective, 4), model, batch)
-    alone = gradient(truncated_bptt(objective, 4), model, jax.tree.map(lambda leaf: leaf[:1, :5], batch))
+    got = gradient(truncated_bptt(objective, 4, axes="batch time"), model, batch)
+    alone = gradient(
+        truncated_bptt(objective, 4, axes="batch time"), model, jax.tree.map(lambda leaf: leaf[:1, :5], batch)
+    )
     assert int(got.loss.count) == 5 * N_HIDDEN
     for a, b in zip(jax.tree.leaves(got.grads), jax.tree.leaves(alone.grads), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
@@ -141,7 +143,7 @@ def test_windows_as_long_as_the_row_are_full_bptt():
     model, batch = lstm(), data()
     whole = gradient(GradientFunction(objective), model, batch, model.init_state(ROWS))
     for length in (TIME, TIME + 1, 10 * TIME):
-        got = gradient(truncated_bptt(objective, length), model, batch, model.init_state(ROWS))
+        got = gradient(truncated_bptt(objective, length, axes="batch time"), model, batch, model.init_state(ROWS))
         assert eqx.tree_equal(got.grads, whole.grads)
 
 
@@ -253,9 +255,11 @@ def test_compile_time_grows_with_time():
         batch = jax.eval_shape(
             lambda: jax.tree.map(lambda leaf: jnp.zeros((ROWS, time, *leaf.shape[2:]), leaf.dtype), data())
         )
-        return str(jax.make_jaxpr(lambda batch: truncated_bptt(objective, 10)(model, batch, None).grads)(batch)).count(
-            "\n"
-        )
+        return str(
+            jax.make_jaxpr(lambda batch: truncated_bptt(objective, 10, axes="batch time")(model, batch, None).grads)(
+                batch
+            )
+        ).count("\n")
 
     assert equations(40) == equations(4000)
 
@@ -380,7 +384,7 @@ def test_clip_at_zero():
 def test_look_back_that_counts_twice():
     """Windows that overlap count every loss once: 12 samples, 5 of them read again."""
     model, batch = lstm(), data()
-    seen = GradientFunction(look_back(objective, 5))(model, batch, None, model.init_state(ROWS))
+    seen = GradientFunction(look_back(objective, 5, axes="batch time"))(model, batch, None, model.init_state(ROWS))
     assert int(seen.loss.count) == ROWS * (TIME - 5) * N_HIDDEN
     ys, _ = model.unroll(batch["x"])
     np.testing.assert_allclose(seen.loss.mean, jnp.mean((ys - batch["y"])[:, 5:] ** 2), rtol=1e-5)

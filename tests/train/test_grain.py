@@ -140,7 +140,7 @@ def test_a_bad_element_is_named():
         with pytest.raises(ValueError, match=r"targets_per must be one of .* got 'row'"):
             make(source(), targets_per="row")
     for name in ("pack", "windows"):
-        with pytest.raises(ValueError, match=r"stands at its last sample, and inputs\[0\] has none"):
+        with pytest.raises(ValueError, match=r"stands at its last real sample, and inputs\[0\] has none"):
             list(MAKERS[name](source("sequence"), targets_per="sequence"))
     with pytest.raises(ValueError, match="longer than the largest bucket, 5, got"):
         list(grain_buckets(source(), lengths=(2, 5), batch_size=3))

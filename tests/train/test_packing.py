@@ -217,7 +217,7 @@ def test_few_places_stay_empty():
         ({"length": 8}, ValueError, r"no sequence may be longer than length, 8, got 9 samples in inputs\[7\]\."),
         ({"length": None}, TypeError, "length must be an integer, got None"),
         ({"length": 0}, ValueError, "length must be at least 1, got 0"),
-        ({"targets": per_sequence()}, ValueError, r"stands at its last sample, and inputs\[1\] has none"),
+        ({"targets": per_sequence()}, ValueError, r"stands at its last real sample, and inputs\[1\] has none"),
         ({"inputs": np.ones((2, 3))}, TypeError, "inputs must be a list of arrays"),
         ({"targets": per_sample()[:-1]}, ValueError, "one array a sequence, 11, got 10"),
     ],

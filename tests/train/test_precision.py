@@ -27,6 +27,7 @@ def batch():
         jnp.arange(TIME)[None, :] < jnp.array([[7], [0], [4]]),
         None,
         jnp.ones(ROWS, bool),
+        targets_per="sample",
     )
 
 

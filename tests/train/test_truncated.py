@@ -74,7 +74,7 @@ def assert_gradient(grads, expected):
 @pytest.mark.parametrize("length", [1, 4, 6])
 def test_a_loss_reaches_to_its_windows_first_sample_and_no_further(length):
     model, batch = rnn(), data()
-    _, grads, carry = gradient(truncated_bptt(objective, length), model, batch)
+    _, grads, carry = gradient(truncated_bptt(objective, length, axes="batch time"), model, batch)
     assert_gradient(grads, by_numpy(model, batch, lambda t: t // length * length))
     np.testing.assert_allclose(carry, model.unroll(batch["x"])[1], rtol=1e-6)
 
@@ -82,7 +82,7 @@ def test_a_loss_reaches_to_its_windows_first_sample_and_no_further(length):
 @pytest.mark.parametrize("length", [TIME, TIME + 5])
 def test_windows_as_long_as_the_row_are_full_bptt_exactly(length):
     model, batch = rnn(), data()
-    _, grads, _ = gradient(truncated_bptt(objective, length), model, batch)
+    _, grads, _ = gradient(truncated_bptt(objective, length, axes="batch time"), model, batch)
     without = lambda model, batch, key: objective(model, batch, key, None)[:2]
     _, full, _ = gradient(GradientFunction(without), model, batch)
     assert eqx.tree_equal(grads, full)
@@ -94,10 +94,12 @@ def test_from_a_carried_state_and_in_parts_of_a_batch():
     stretch = lambda a, b: jax.tree.map(lambda leaf: leaf[:, a:b], batch)
     head, tail = stretch(0, 5), stretch(5, TIME)
     _, carry = model.unroll(head["x"])
-    _, grads, after = gradient(truncated_bptt(objective, 3), model, tail, None, carry)
+    _, grads, after = gradient(truncated_bptt(objective, 3, axes="batch time"), model, tail, None, carry)
     reach = by_numpy(model, batch, lambda t: t + 1 if t < 5 else 5 + (t - 5) // 3 * 3)
     assert_gradient(grads, {name: g * TIME / (TIME - 5) for name, g in reach.items()})
-    _, in_parts, after_parts = gradient(accumulate(truncated_bptt(objective, 3), 2), model, tail, None, carry)
+    _, in_parts, after_parts = gradient(
+        accumulate(truncated_bptt(objective, 3, axes="batch time"), 2), model, tail, None, carry
+    )
     assert_gradient(in_parts, {name: g * TIME / (TIME - 5) for name, g in reach.items()})
     np.testing.assert_allclose(after_parts, after, rtol=1e-6)
 
@@ -110,7 +112,7 @@ def test_look_back_reaches_n_samples_further(n, stride):
     model, batch = rnn(), data(time)
     early = lambda leaf: jnp.concatenate([jnp.zeros_like(leaf[:, :n]), leaf], axis=1)
     padded = jax.tree.map(early, batch) | {"mask": (jnp.arange(n + time) >= n)[None, :] & jnp.ones((ROWS, 1), bool)}
-    gradients, carry = GradientFunction(look_back(objective, n)), model.init_state(ROWS)
+    gradients, carry = GradientFunction(look_back(objective, n, axes="batch time")), model.init_state(ROWS)
     total: dict[str, Any] = dict.fromkeys(("W", "U", "b"), 0.0)
     for w in range(3):
         window = jax.tree.map(lambda leaf, w=w: leaf[:, w * stride : (w + 1) * stride + n], padded)
@@ -160,7 +162,11 @@ def test_memory_does_not_grow_with_time():
     memory = []
     for time in (400, 4000):
         batch = jax.eval_shape(lambda time=time: data_shape(time))
-        program = jax.jit(lambda batch: truncated_bptt(objective, 40)(model, batch, None).grads).lower(batch).compile()
+        program = (
+            jax.jit(lambda batch: truncated_bptt(objective, 40, axes="batch time")(model, batch, None).grads)
+            .lower(batch)
+            .compile()
+        )
         memory.append(_temporary(program))
     assert memory[1] <= 1.1 * memory[0], memory
 
@@ -205,17 +211,19 @@ def test_a_row_that_is_not_finite_keeps_the_state_it_had():
 def test_bad_arguments():
     model, batch, optimiser = rnn(), data(6), optax.sgd(0.1)
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
-        truncated_bptt(objective, 0)
+        truncated_bptt(objective, 0, axes="batch time")
     with pytest.raises(TypeError, match="length must be an integer"):
         truncated_bptt(objective, 2.5)
-    with pytest.raises(ValueError, match=r"time, must be the same in all arrays .*batch\['y'\]"):
-        truncated_bptt(objective, 2)(model, batch | {"y": batch["y"][:, :5]}, None)
+    with pytest.raises(ValueError, match=r"same number of samples along time: .*batch\['y'\] \(3, 5, 4\)"):
+        truncated_bptt(objective, 2, axes="batch time")(model, batch | {"y": batch["y"][:, :5]}, None)
     with pytest.raises(ValueError, match="longer than n = 6 samples, got 6"):
-        look_back(objective, 6)(model, batch, None, None)
+        look_back(objective, 6, axes="batch time")(model, batch, None, None)
     with pytest.raises(TypeError, match="must be a plain objective, got Accumulated"):
         look_back(accumulate(objective, 2), 6)
     with pytest.raises(TypeError, match="objective must return"):
-        truncated_bptt(lambda model, batch, key, carry: objective(model, batch, key, carry)[:2], 2)(model, batch, None)
+        truncated_bptt(lambda model, batch, key, carry: objective(model, batch, key, carry)[:2], 2, axes="batch time")(
+            model, batch, None
+        )
     lists = lambda model, batch, key, carry: (*objective(model, batch, key, carry)[:2], [batch["x"][:, 0]])
     with pytest.raises(TypeError, match="carry must keep its structure"):
         make_step(lists, optimiser)(

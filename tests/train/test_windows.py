@@ -1,5 +1,7 @@
 """Windows that go on where the last one stopped."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -93,10 +95,11 @@ def test_lookback_shows_the_lanes_past_before_each_window():
     plain = Windows(rows(), per_sample(), batch_size=3, length=4, seed=1)
     looking = Windows(rows(), per_sample(), batch_size=3, length=4, seed=1, lookback=6)
     assert plain.steps_per_epoch == looking.steps_per_epoch
-    whole = [np.concatenate(arrays, axis=1) for arrays in zip(*[b[:4] for b in epoch(plain)], strict=True)]
+    along = lambda batch: (batch.inputs, batch.targets, batch.mask, batch.resets)
+    whole = [np.concatenate(arrays, axis=1) for arrays in zip(*map(along, epoch(plain)), strict=True)]
     for t, batch in enumerate(epoch(looking)):
         assert batch.inputs.shape == (3, 10, 2)
-        for got, everything in zip(batch[:4], whole, strict=True):
+        for got, everything in zip(along(batch), whole, strict=True):
             before = np.zeros((3, 6, *everything.shape[2:]), everything.dtype)
             expected = np.concatenate([before, everything], axis=1)[:, 4 * t : 4 * t + 10]
             np.testing.assert_array_equal(got, expected)
@@ -121,7 +124,9 @@ def test_one_target_a_sequence_comes_once_where_it_ends(lookback):
 def test_cut_makes_lanes_of_equal_length_that_begin_with_a_reset():
     source = Windows([np.arange(1.0, 101.0)], [np.arange(1, 101)], batch_size=7, length=4, seed=0, cut=True)
     batches = epoch(source)
-    inputs, mask, resets = (np.concatenate([b[i] for b in batches], axis=1) for i in (0, 2, 3))
+    inputs, mask, resets = (
+        np.concatenate([getattr(b, name) for b in batches], axis=1) for name in ("inputs", "mask", "resets")
+    )
     assert mask.sum(axis=1).tolist() == [15] * 6 + [10]
     for lane, real in enumerate(mask):
         assert inputs[lane, real].tolist() == list(range(15 * lane + 1, min(15 * lane + 16, 101)))
@@ -163,12 +168,14 @@ def test_windows_of_a_batch_carried_through_equal_the_whole():
     resets = np.zeros_like(mask)
     resets[2, 3] = True
     labels = at_end(np.arange(11), mask)
-    batch = SequenceBatch({"x": inputs}, (labels, jnp.asarray(inputs)), mask, resets, mask.any(axis=1))
+    batch = SequenceBatch(
+        {"x": inputs}, (labels, jnp.asarray(inputs)), mask, resets, mask.any(axis=1), targets_per="sample"
+    )
     expected = layer(inputs, mask=mask, resets=resets)
     state, parts, ends = layer.init_state(11), [], 0
     for window in windows(batch, 4):
         assert window.mask.shape == (11, 4) and window.real.tolist() == batch.real.tolist()
-        ys, state = unroll(layer, window._replace(inputs=window.inputs["x"]), state)
+        ys, state = unroll(layer, dataclasses.replace(window, inputs=window.inputs["x"]), state)
         np.testing.assert_array_equal(window.targets[1], window.inputs["x"])
         parts.append(ys)
         ends += int(window.targets[0].mask.sum())
@@ -176,14 +183,16 @@ def test_windows_of_a_batch_carried_through_equal_the_whole():
     whole = jnp.concatenate(parts, axis=1)
     np.testing.assert_allclose(whole[:, :10], expected, atol=1e-6)
     assert not whole[:, 10:].any()
-    assert next(windows(batch._replace(resets=None), 4)).resets is None
+    assert next(windows(dataclasses.replace(batch, resets=None), 4)).resets is None
     assert list(windows(SequenceBatch(inputs[:, :0], None, mask[:, :0], None, mask.any(axis=1)), 4)) == []
 
 
 def test_windows_reports_at_the_call():
     inputs, mask = pad(rows())
     batch = SequenceBatch(inputs, np.arange(11), mask, None, mask.any(axis=1))
-    with pytest.raises(ValueError, match=r"targets must begin with .* \(11, 9\), got \(11,\).*by at_end"):
+    with pytest.raises(
+        ValueError, match="targets must have one entry a sample; give one target a row its place by at_end"
+    ):
         windows(batch, 4)
     with pytest.raises(TypeError, match="batch must be a SequenceBatch, got tuple"):
         windows((inputs, mask), 4)
@@ -195,7 +204,7 @@ def test_windows_reports_at_the_call():
     ("change", "error", "message"),
     [
         ({"inputs": [np.zeros((0, 2))]}, ValueError, "inputs has no sample"),
-        ({"targets": per_sequence()}, ValueError, r"stands at its last sample, and inputs\[1\] has none"),
+        ({"targets": per_sequence()}, ValueError, r"stands at its last real sample, and inputs\[1\] has none"),
         ({"lookback": -1}, ValueError, "lookback must be at least 0, got -1"),
         ({"length": 0}, ValueError, "length must be at least 1, got 0"),
         ({"batch_size": None}, TypeError, "batch_size must be an integer, got None"),

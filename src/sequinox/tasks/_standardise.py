@@ -1,5 +1,6 @@
 """Features to zero mean and unit variance, by the real training frames."""
 
+import dataclasses
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,12 +65,18 @@ def _apply(part: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
     inputs, mask = _inputs(part), _mask(part)
     out = np.zeros_like(inputs)
     out[mask] = ((inputs[mask].astype(np.float64) - mean) / scale).astype(inputs.dtype)
-    return part._replace(inputs=out)
+    return part._replace(inputs=out) if hasattr(part, "_replace") else dataclasses.replace(part, inputs=out)
+
+
+def _replaceable(part: Any) -> bool:
+    return hasattr(part, "_replace") or dataclasses.is_dataclass(part)
 
 
 def _check(name: str, part: Any) -> None:
-    if not (hasattr(part, "inputs") and hasattr(part, "mask") and hasattr(part, "_replace")):
-        raise TypeError(f"standardise: {name} must be a NamedTuple with inputs and mask, got {type(part).__name__}.")
+    if not (hasattr(part, "inputs") and hasattr(part, "mask") and _replaceable(part)):
+        raise TypeError(
+            f"standardise: {name} must be a NamedTuple or dataclass with inputs and mask, got {type(part).__name__}."
+        )
     inputs, mask = _inputs(part), _mask(part)
     if inputs.dtype.kind != "f":
         raise TypeError(f"standardise: the inputs of {name} must be floating point, got {inputs.dtype}.")

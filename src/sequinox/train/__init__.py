@@ -7,6 +7,7 @@ from .data._at_end import AtEnd as AtEnd, at_end as at_end
 from .data._batches import Batch as Batch, Batches as Batches, epoch_batches as epoch_batches
 from .data._buckets import Buckets as Buckets
 from .data._grain import (
+    OneSequence as OneSequence,
     grain_buckets as grain_buckets,
     grain_pack as grain_pack,
     grain_pad as grain_pad,
@@ -14,6 +15,7 @@ from .data._grain import (
 )
 from .data._packing import Packed as Packed, Packs as Packs, pack as pack
 from .data._ragged import Padded as Padded, pad as pad, unpad as unpad
+from .data._resets import move_resets as move_resets
 from .data._sequence_batch import SequenceBatch as SequenceBatch
 from .data._windows import Windows as Windows, windows as windows
 from .loop._fit import FitResult as FitResult, fit as fit

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -11,6 +10,7 @@ from jaxtyping import PyTree
 
 from .._arguments import check_integer
 from ._order import EpochSource, check_shard, epoch_order, shard_rows
+from ._sequences import check_array
 
 
 class Batch(NamedTuple):
@@ -77,6 +77,9 @@ class Batches(EpochSource):
         rows = plan[start : start + self._batch_size][self._part]
         return _take(self._arrays, rows, self._part.stop - self._part.start)
 
+    def _content(self) -> dict[str, list[np.ndarray]]:
+        return {"arrays": jax.tree.leaves(self._arrays)}
+
     def _identity(self) -> dict[str, Any]:
         return {"n_rows": self._n_rows, "batch_size": self._batch_size}
 
@@ -114,8 +117,7 @@ def _check_arrays(name: str, arrays: PyTree) -> tuple[PyTree, int]:
     rows: dict[str, int] = {}
     for path, leaf in leaves:
         where = f"arrays{jtu.keystr(path)}"
-        if not eqx.is_array(leaf):
-            raise TypeError(f"{name}: {where} must be an array, got {type(leaf).__name__}.")
+        check_array(name, where, leaf)
         if leaf.ndim == 0:
             raise ValueError(f"{name}: {where} must have a leading axis of rows, got a 0-d array.")
         rows[where] = leaf.shape[0]

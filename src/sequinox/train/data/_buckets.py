@@ -9,8 +9,8 @@ import numpy as np
 from .._arguments import check_integer
 from ._layout import Layout, whole_pieces
 from ._order import EpochSource, check_shard, epoch_order, shard_rows
-from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
+from ._sequences import Ragged, each
 
 # Lengths among which the boundaries are chosen; of more, this many quantiles. The table has its square of entries.
 _MOST_CANDIDATES = 1024
@@ -40,6 +40,8 @@ class Buckets(EpochSource):
         inputs: Any,
         targets: Any = None,
         *,
+        mask: Any = None,
+        static: Any = None,
         seed: Any,
         batch_size: Any = None,
         batch_samples: Any = None,
@@ -53,9 +55,13 @@ class Buckets(EpochSource):
 
         Arguments:
             inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape, slices of a memory-mapped
-                file included. A length of 0 is ordinary.
+                file included. A length of 0 is ordinary. Or a dictionary of such lists, several inputs by name.
             targets: None; an array `(n, *features)`, one target a sequence; or a list of arrays
                 `(time_i, *features)`, one target a sample.
+            mask: a list of bool arrays `(time_i,)` beside the inputs, False in gaps; memory-mapped ones are read as the
+                inputs are. What stands in a gap (NaN) becomes zeros. Default: all samples are real.
+            static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. A batch
+                has it one a row.
             seed: of the shuffling, a non-negative integer.
             batch_size: rows in every batch, those of all processes together.
             batch_samples: instead of `batch_size`: samples in every batch, padding included. A bucket of length `n`
@@ -75,7 +81,7 @@ class Buckets(EpochSource):
                 and `batch_samples`; both `lengths` and `n_buckets`; a sequence longer than the largest bucket; rows not
                 divisible by the number of processes.
         """
-        self._data = Ragged("Buckets", inputs, targets)
+        self._data = Ragged("Buckets", inputs, targets, mask, static)
         super().__init__(seed, shuffle)
         if (batch_size is None) == (batch_samples is None):
             raise ValueError("Buckets: exactly one of batch_size and batch_samples must be given.")
@@ -130,7 +136,7 @@ class Buckets(EpochSource):
 
     @property
     def efficiency(self) -> float:
-        """The share of real samples in an epoch's batches; the rest is padding and filler."""
+        """The share of samples (gaps included) in an epoch's batches; the rest is padding and filler."""
         return float(self._data.lengths.sum() / self._buckets.cost[0]) if self._buckets.cost[0] else 1.0
 
     def _plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
@@ -152,6 +158,9 @@ class Buckets(EpochSource):
         part = self._parts[bucket]
         return padded_batch(self._data, sequences[part], part.stop - part.start, self._buckets.lengths[bucket])
 
+    def _content(self) -> dict[str, list[np.ndarray]]:
+        return self._data.content()
+
     def _identity(self) -> dict[str, Any]:
         return {**self._data.identity(), **self._size, "lengths": list(self._buckets.lengths)}
 
@@ -172,15 +181,22 @@ def rows_within(samples: int, lengths: Sequence[int], multiple: int) -> list[int
 def padded_batch(data: Ragged, sequences: np.ndarray, n_rows: int, length: int) -> SequenceBatch:
     """One sequence a row, zeros after each and below them."""
     rows = np.arange(len(sequences))
-    pieces = whole_pieces(rows, np.zeros_like(rows), sequences, data.lengths[sequences])
-    layout = Layout(pieces, n_rows, length)
+    layout = Layout(whole_pieces(data, rows, np.zeros_like(rows), sequences), n_rows, length)
+
+    def one_a_row(values: np.ndarray) -> np.ndarray:
+        out = np.zeros((n_rows, *values.shape[1:]), values.dtype)
+        out[: len(sequences)] = values[sequences]
+        return out
+
+    inputs, mask = layout.lay_real(data)
     targets = None
     if data.per_sample is not None:
         targets = layout.lay(data.per_sample)
     elif data.per_sequence is not None:
-        targets = np.zeros((n_rows, *data.per_sequence.shape[1:]), data.per_sequence.dtype)
-        targets[: len(sequences)] = data.per_sequence[sequences]
-    return SequenceBatch(layout.lay(data.inputs), targets, layout.mask, None, np.arange(n_rows) < len(sequences))
+        targets = one_a_row(data.per_sequence)
+    static = None if data.static is None else each(one_a_row, data.static)
+    real = np.arange(n_rows) < len(sequences)
+    return SequenceBatch(inputs, targets, mask, None, real, static, data.targets_per)
 
 
 class BucketPlan(NamedTuple):

@@ -2,17 +2,48 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from .._arguments import check_integer
 from ._buckets import check_lengths, padded_batch, rows_within
 from ._order import check_shard, shard_rows
-from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
+from ._sequences import Ragged
 
 _PER = (None, "sequence", "sample")
+
+
+class OneSequence(NamedTuple):
+    """An element of a dataset of grain that is more than an array, or than an array and a target.
+
+    The functions `grain_pad`, `grain_buckets`, `grain_pack` and `grain_windows` take it. All elements of a dataset give
+    the same of it. Make it by `dataset.map(...)`.
+
+    Attributes:
+        inputs: `(time, *features)`, or a dictionary of such arrays, several inputs by name.
+        targets: None; `(*features)` with `targets_per="sequence"`, `(time, *features)` with `"sample"`.
+        mask: `(time,)` bool, False in gaps; None where all samples are real.
+        static: what is known of the sequence as a whole, an array `(*features)` or a dictionary of them; or None. A
+            batch has it one a row from `grain_pad` and `grain_buckets`, else repeated along the sequence.
+
+    Examples:
+        >>> import grain, numpy as np
+        >>> from sequinox.train import OneSequence, grain_pack
+        >>> gap = OneSequence({"x": np.array([9.0, 4.0])}, mask=np.array([False, True]))
+        >>> whole = OneSequence({"x": np.array([1.0, 2.0])}, mask=np.array([True, True]))
+        >>> ds = grain.MapDataset.source([whole, gap])
+        >>> batch = next(iter(grain_pack(ds, length=4, batch_size=1, seed=0)))
+        >>> batch.inputs["x"].tolist(), batch.resets.astype(int).tolist()
+        ([[1.0, 2.0, 0.0, 4.0]], [[1, 0, 0, 1]])
+    """
+
+    inputs: Any
+    targets: Any = None
+    mask: Any = None
+    static: Any = None
 
 
 def grain_pad(*, batch_size: Any, length: Any, targets_per: Any = None) -> Callable[[Sequence[Any]], SequenceBatch]:
@@ -23,9 +54,10 @@ def grain_pad(*, batch_size: Any, length: Any, targets_per: Any = None) -> Calla
     Arguments:
         batch_size: rows in every batch, the size given to `ds.batch`.
         length: the time axis of every batch, at least the longest sequence.
-        targets_per: None where elements are arrays `(time, *features)`. Where they are pairs of that and a target:
-            `"sequence"` for a target `(*features)` of the whole, `"sample"` for one a sample, `(time, *features)`.
-            Default: None.
+        targets_per: None where elements are arrays `(time, *features)`, or dictionaries of them, several inputs by
+            name. Where they are pairs of that and a target: `"sequence"` for a target `(*features)` of the whole,
+            `"sample"` for one a sample, `(time, *features)`. Default: None. Elements with masks or static features are
+            [`OneSequence`][sequinox.train.OneSequence], with or without a target likewise.
 
     Returns:
         A function from a list of elements to a `SequenceBatch`; it can be pickled for grain's worker processes.
@@ -136,8 +168,8 @@ def grain_pack(
     Raises:
         ImportError: grain is not installed.
         TypeError: a number is not an integer.
-        ValueError: a number too small. Its iterator raises at a sequence longer than `length`, and at an empty one with
-            a target of its own.
+        ValueError: a number too small. Its iterator raises at a sequence longer than `length`, and at one without a
+            real sample that has a target of its own.
 
     Examples:
         >>> import grain, numpy as np
@@ -177,7 +209,8 @@ def grain_windows(dataset: Any, *, batch_size: Any, length: Any, targets_per: An
     Raises:
         ImportError: grain is not installed.
         TypeError: a number is not an integer.
-        ValueError: a number below 1. Its iterator raises at an empty sequence with a target of its own.
+        ValueError: a number below 1. Its iterator raises at a sequence without a real sample that has a target of its
+            own.
 
     Examples:
         >>> import grain, numpy as np
@@ -204,14 +237,36 @@ def pad_elements(elements: Sequence[Any], batch_size: int, length: int, per: str
 
 def ragged(name: str, elements: Sequence[Any], per: str | None) -> Ragged:
     """Elements of a dataset as checked sequences."""
-    for element in elements:
-        if isinstance(element, tuple) != (per is not None) or (isinstance(element, tuple) and len(element) != 2):
-            form = "pairs (inputs, target)" if per is not None else "arrays"
-            raise TypeError(f"{name}: elements must be {form} with targets_per={per!r}, got {type(element).__name__}.")
-    if per is None:
-        return Ragged(name, list(elements), None)
-    inputs, targets = zip(*elements, strict=True)
-    return Ragged(name, list(inputs), list(targets) if per == "sample" else np.stack(targets))
+    parts = [_one(name, element, per) for element in elements]
+    forms = [jax.tree.structure(part) for part in parts]
+    if len(set(forms)) > 1:
+        other = next(form for form in forms if form != forms[0])
+        raise ValueError(f"{name}: all elements must give the same, got {other} beside {forms[0]}.")
+    given = lambda field: [getattr(part, field) for part in parts]
+    inputs, targets, mask = given("inputs"), given("targets"), given("mask")
+    if isinstance(inputs[0], dict):
+        inputs = {key: [one[key] for one in inputs] for key in inputs[0]}
+    stacked = lambda field: jax.tree.map(lambda *leaves: np.stack(leaves), *given(field))
+    return Ragged(
+        name,
+        inputs,
+        stacked("targets") if per == "sequence" else targets if per == "sample" else None,
+        None if mask[0] is None else mask,
+        stacked("static"),
+    )
+
+
+def _one(name: str, element: Any, per: str | None) -> OneSequence:
+    whole = isinstance(element, OneSequence)
+    pair = isinstance(element, tuple) and not whole
+    has_target = element.targets is not None if whole else pair
+    if has_target != (per is not None) or (pair and len(element) != 2):
+        form = "pairs (inputs, target)" if per is not None else "arrays"
+        came = "OneSequence" + (" with" if has_target else " without") + " targets" if whole else type(element).__name__
+        raise TypeError(f"{name}: elements must be {form} with targets_per={per!r}, got {came}.")
+    if whole:
+        return element
+    return OneSequence(*element) if pair else OneSequence(element)
 
 
 def _check_per(name: str, per: Any) -> None:

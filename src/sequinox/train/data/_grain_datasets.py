@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
-from ._at_end import AtEnd
 from ._buckets import padded_batch, pass_leftovers
 from ._grain import ragged
-from ._layout import lay_out, pieces_of
+from ._layout import lay_out, pieces_of, whole_pieces
 from ._sequence_batch import SequenceBatch
+from ._sequences import Ragged
 
 # Restoring, elements this near are read on to, others sought: a prefetching parent reads about as many ahead each time.
 _NEAR = 500
@@ -165,7 +165,7 @@ class _WindowsIterator(_HoldingIterator):
                 total = self._total(held.element)
                 stop = min(total, start + self._length - at)
                 if stop > start:
-                    pieces.append((row, at, len(elements), start, stop, start == 0, stop == total))
+                    pieces.append((row, at, len(elements), start, stop))
                     elements.append(held.element)
                 lanes[row] = (held, stop) if stop < total else None
                 at += stop - start
@@ -173,7 +173,8 @@ class _WindowsIterator(_HoldingIterator):
             raise StopIteration
         self._lanes = lanes
         data = ragged("grain_windows", elements, self._per)
-        return lay_out(data, pieces_of(pieces), self._batch_size, self._length)
+        marked = [(*piece, *_marks(data, *piece[2:])) for piece in pieces]
+        return lay_out(data, pieces_of(marked), self._batch_size, self._length)
 
     def _total(self, element: Any) -> int:
         data = ragged("grain_windows", [element], self._per)
@@ -193,38 +194,40 @@ class _WindowsIterator(_HoldingIterator):
         return f"WindowsIterator(batch_size={self._batch_size}, length={self._length})"
 
 
+def _marks(data: Ragged, sequence: int, start: int, stop: int) -> tuple[int, int]:
+    """The first and the last real sample of a sequence, -1 where the piece does not hold it."""
+    ends = data.first_real(sequence, 0, int(data.lengths[sequence])), data.last_real(sequence)
+    first, last = (sample if start <= sample < stop else -1 for sample in ends)
+    return first, last
+
+
 def packed(parent: Any, length: int, batch_size: int, seed: int, n_open: int, per: str | None) -> grain.IterDataset:
     """See `grain_pack`."""
-    # grain packs several features side by side; as ours are equally long, each of a sequence has the same place.
-    features = {None: ("inputs",), "sample": ("inputs", "targets"), "sequence": ("inputs", "targets", "ends")}[per]
+    # grain says which sequences share a row; what they hold goes beside as it is, and is laid out at the end.
     rows = grain.experimental.FirstFitPackIterDataset(
         parent.map(functools.partial(_packable, length=length, per=per)),
-        length_struct=dict.fromkeys(features, length),
+        length_struct={"samples": length},
         num_packing_bins=n_open,
         seed=seed,
         shuffle_bins=True,
+        meta_features=("element",),
     )
-    return rows.batch(batch_size, batch_fn=functools.partial(_packed_batch, batch_size=batch_size))
+    return rows.batch(
+        batch_size, batch_fn=functools.partial(_packed_batch, batch_size=batch_size, length=length, per=per)
+    )
 
 
-def _packable(element: Any, length: int, per: str | None) -> dict[str, np.ndarray]:
+def _packable(element: Any, length: int, per: str | None) -> dict[str, Any]:
     data = ragged("grain_pack", [element], per)
     data.check_longest("grain_pack", length, "length")
     data.check_ends("grain_pack")
-    total = int(data.lengths[0])
-    features = {"inputs": data.inputs[0]}
-    if data.per_sample is not None:
-        features["targets"] = data.per_sample[0]
-    elif data.per_sequence is not None:
-        batch = lay_out(data, pieces_of([(0, 0, 0, 0, total, True, True)]), 1, total)
-        features["targets"], features["ends"] = batch.targets.values[0], batch.targets.mask[0]
-    return features
+    return {"samples": np.zeros(int(data.lengths[0]), bool), "element": element}
 
 
-def _packed_batch(rows: Sequence[dict[str, np.ndarray]], batch_size: int) -> SequenceBatch:
-    batch = grain.experimental.batch_and_pad(rows, batch_size=batch_size)
-    mask = batch["inputs_segment_ids"] > 0
-    targets = batch.get("targets")
-    if "ends" in batch:
-        targets = AtEnd(targets, batch["ends"])
-    return SequenceBatch(batch["inputs"], targets, mask, mask & (batch["inputs_positions"] == 0), mask.any(axis=1))
+def _packed_batch(rows: Sequence[dict[str, Any]], batch_size: int, length: int, per: str | None) -> SequenceBatch:
+    data = ragged("grain_pack", [element for row in rows for element in row["element"]], per)
+    row_of = np.repeat(np.arange(len(rows)), [len(row["element"]) for row in rows])
+    ends = np.cumsum(data.lengths)
+    before = np.concatenate([[0], ends])[np.searchsorted(row_of, row_of)]  # samples in the rows before
+    pieces = whole_pieces(data, row_of, ends - data.lengths - before, np.arange(len(row_of)))
+    return lay_out(data, pieces, batch_size, length)

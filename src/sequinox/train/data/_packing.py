@@ -9,8 +9,8 @@ import numpy as np
 from .._arguments import check_integer
 from ._layout import lay_out, whole_pieces
 from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
-from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
+from ._sequences import Ragged
 
 
 class Packed(NamedTuple):
@@ -35,7 +35,8 @@ class Packed(NamedTuple):
             outputs: an array `(batch, time, *features)`, one output a sample, or a PyTree of them.
 
         Returns:
-            A list in the order of the sequences packed: NumPy arrays `(time_i, *features)`, or PyTrees of them.
+            A list in the order of the sequences packed: NumPy arrays `(time_i, *features)`, gaps included, or
+            PyTrees of them.
 
         Raises:
             ValueError: `outputs` does not begin with the axes of the packed rows.
@@ -47,24 +48,29 @@ class Packed(NamedTuple):
         return [tree.unflatten([host[row, start:stop] for host in hosts]) for row, start, stop in places]
 
     def last(self, outputs: Any) -> Any:
-        """The output at each sequence's last sample.
+        """The output at each sequence's last real sample.
 
         Arguments:
             outputs: an array `(batch, time, *features)`, one output a sample, or a PyTree of them.
 
         Returns:
-            `(n, *features)`, in the order of the sequences packed; zeros for a sequence of length 0, as `LastStep`.
+            `(n, *features)`, in the order of the sequences packed; zeros for a sequence without a real sample, as
+            `LastStep`.
 
         Raises:
             ValueError: `outputs` does not begin with the axes of the packed rows.
         """
         self._check("last", outputs)
-        empty = self.stops == self.starts
+        mask = np.asarray(self.batch.mask)
+        real = np.where(mask, np.arange(mask.shape[1]), -1)
+        before = np.maximum.accumulate(real, axis=1) if mask.shape[1] else real
+        last = before[self.rows, self.stops - 1] if mask.shape[1] else self.starts - 1
+        empty = (self.stops == self.starts) | (last < self.starts)
 
         def pick(leaf: Any) -> Any:
             if leaf.shape[1] == 0:
                 leaf = np.zeros((leaf.shape[0], 1, *leaf.shape[2:]), leaf.dtype)
-            picked = leaf[self.rows, np.where(empty, 0, self.stops - 1)]
+            picked = leaf[self.rows, np.where(empty, 0, last)]
             if not empty.any():
                 return picked
             shown = (~empty).reshape(-1, *[1] * (picked.ndim - 1))
@@ -82,27 +88,32 @@ class Packed(NamedTuple):
                 )
 
 
-def pack(inputs: Any, targets: Any = None, *, length: Any) -> Packed:
-    """Packs sequences one behind another into rows, with a reset at each one's first sample.
+def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, static: Any = None) -> Packed:
+    """Packs sequences one behind another into rows, with a reset at each one's first real sample.
 
     The longest comes first, each into the fullest row in which it still has room (best fit decreasing), so the result
     depends on the lengths alone. A layer of this package treats what stands between two resets as a row of its own:
     outputs, gradients and pooled attention are those of separate rows.
 
     Arguments:
-        inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape.
+        inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape; or a dictionary of such lists,
+            several inputs by name.
         targets: None; a list of arrays `(time_i, *features)`, one target a sample; or an array `(n, *features)`, one
             target a sequence. The latter come back as [`AtEnd`][sequinox.train.AtEnd], each at its sequence's last
-            sample, with the mask of the loss.
+            real sample, with the mask of the loss.
         length: the length of the rows. At about four times the mean length few places stay empty.
+        mask: a list of bool arrays `(time_i,)`, False in gaps, which take their places in a row. What stands there
+            (NaN) becomes zeros. Default: all samples are real.
+        static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. As a row
+            holds several sequences, it is repeated along each, `(batch, time, *features)`.
 
     Returns:
         `Packed(batch, rows, starts, stops)`, NumPy arrays.
 
     Raises:
         TypeError: an entry is not an array, or `length` is not an integer.
-        ValueError: no sequences; feature shapes, dtypes or targets that do not fit; a sequence longer than `length`; an
-            empty sequence with a target of its own.
+        ValueError: no sequences; feature shapes, dtypes or targets that do not fit; a sequence longer than `length`; a
+            sequence without a real sample that has a target of its own.
 
     Examples:
         >>> import numpy as np
@@ -115,10 +126,10 @@ def pack(inputs: Any, targets: Any = None, *, length: Any) -> Packed:
         >>> packed.last(packed.batch.inputs).tolist()
         [2, 5, 6]
     """
-    data, length = _check("pack", inputs, targets, length)
+    data, length = _check("pack", inputs, targets, length, mask, static)
     rows, starts = best_fit(data.lengths, np.argsort(-data.lengths, kind="stable"), length)
     stops = starts + data.lengths
-    pieces = whole_pieces(rows, starts, np.arange(len(rows)), data.lengths)
+    pieces = whole_pieces(data, rows, starts, np.arange(len(rows)))
     batch = lay_out(data, pieces, int(rows.max()) + 1, length)
     return Packed(batch, rows, starts, stops)
 
@@ -152,6 +163,8 @@ class Packs(EpochSource):
         batch_size: Any,
         length: Any,
         seed: Any,
+        mask: Any = None,
+        static: Any = None,
         shuffle: bool = True,
         shard: Any = (0, 1),
     ):
@@ -163,6 +176,8 @@ class Packs(EpochSource):
             batch_size: rows in every batch, those of all processes together.
             length: the length of the rows, at least the longest sequence.
             seed: of packing and shuffling, a non-negative integer.
+            mask: None, or a list of bool arrays `(time_i,)`, False in gaps, as for `pack`.
+            static: None, or one a sequence, as for `pack`.
             shuffle: another packing and order each epoch. Default: True. Without it, those of `pack`.
             shard: `(index, count)`: process `index` of `count` yields its contiguous part of the rows of every batch.
                 Default: `(0, 1)`, whole batches.
@@ -171,7 +186,7 @@ class Packs(EpochSource):
             TypeError: as `pack`; a number is not an integer.
             ValueError: as `pack`; `batch_size` not divisible by the number of processes; no sample at all.
         """
-        self._data, self._length = _check("Packs", inputs, targets, length)
+        self._data, self._length = _check("Packs", inputs, targets, length, mask, static)
         if not self._data.lengths.any():
             raise ValueError("Packs: inputs has no sample.")
         self._batch_size = check_integer("Packs", "batch_size", batch_size, 1)
@@ -180,7 +195,7 @@ class Packs(EpochSource):
 
     @property
     def efficiency(self) -> float:
-        """The share of real samples in the batches of the epoch of the next batch."""
+        """The share of samples (gaps included) in the batches of the epoch of the next batch."""
         return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
@@ -201,8 +216,11 @@ class Packs(EpochSource):
         packed = [contents[row] for row in order[first : first + self._batch_size][self._part]]
         sequences = np.concatenate([np.zeros(0, np.int64), *packed])
         rows = np.repeat(np.arange(len(packed)), np.array([len(row) for row in packed], np.int64))
-        pieces = whole_pieces(rows, starts[sequences], sequences, self._data.lengths[sequences])
+        pieces = whole_pieces(self._data, rows, starts[sequences], sequences)
         return lay_out(self._data, pieces, self._part.stop - self._part.start, self._length)
+
+    def _content(self) -> dict[str, list[np.ndarray]]:
+        return self._data.content()
 
     def _identity(self) -> dict[str, Any]:
         return {**self._data.identity(), "batch_size": self._batch_size, "length": self._length}
@@ -232,8 +250,8 @@ def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.nd
     return rows, starts
 
 
-def _check(name: str, inputs: Any, targets: Any, length: Any) -> tuple[Ragged, int]:
-    data = Ragged(name, inputs, targets)
+def _check(name: str, inputs: Any, targets: Any, length: Any, mask: Any, static: Any) -> tuple[Ragged, int]:
+    data = Ragged(name, inputs, targets, mask, static)
     length = check_integer(name, "length", length, 1)
     data.check_longest(name, length, "length")
     data.check_ends(name)

@@ -1,5 +1,6 @@
 """Windows over long streams, each going on where the last one stopped: the data of truncated BPTT."""
 
+import dataclasses
 import heapq
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -8,19 +9,20 @@ import jax
 import numpy as np
 
 from .._arguments import check_integer
-from ._layout import lay_out, pieces_of
+from ._axes import kinds_of, map_along, size_along
+from ._layout import Piece, lay_out, pieces_of
 from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
-from ._ragged import Ragged
 from ._sequence_batch import SequenceBatch
+from ._sequences import Ragged
 
 
 class Windows(EpochSource):
     """Endless windows `(batch_size, length)` over sequences laid end to end in `batch_size` lanes.
 
     Each row of the batch is a lane. Window `t + 1` continues window `t` lane by lane, so a layer's state is carried
-    from one to the next; `resets` is True at the first sample of every sequence, also inside a window. Sequences begin
-    and end anywhere. At the end of an epoch lanes that are through are filled up with masked steps; then every lane
-    begins a sequence anew.
+    from one to the next; `resets` is True at the first real sample of every sequence, also inside a window. Sequences
+    begin and end anywhere. At the end of an epoch lanes that are through are filled up with masked steps; then every
+    lane begins a sequence anew.
 
     Only the window is read: sequences may be memory-mapped files far larger than the memory. It yields
     [`SequenceBatch`][sequinox.train.SequenceBatch]; one target a sequence comes as
@@ -47,6 +49,8 @@ class Windows(EpochSource):
         batch_size: Any,
         length: Any,
         seed: Any,
+        mask: Any = None,
+        static: Any = None,
         lookback: Any = 0,
         cut: bool = False,
         shuffle: bool = True,
@@ -56,12 +60,17 @@ class Windows(EpochSource):
 
         Arguments:
             inputs: a list of arrays `(time_i, *features)` of one dtype and feature shape; `np.memmap` and its slices
-                are read window by window. Empty ones take no room.
+                are read window by window. Empty ones take no room. Or a dictionary of such lists, several inputs by
+                name.
             targets: None; a list of arrays `(time_i, *features)`, one target a sample; or an array `(n, *features)`,
                 one target a sequence.
             batch_size: the number of lanes, those of all processes together.
             length: samples by which a window advances.
             seed: of the distribution over lanes and the order in them, a non-negative integer.
+            mask: a list of bool arrays `(time_i,)` beside the inputs, False in gaps; memory-mapped ones are read as the
+                inputs are. What stands in a gap (NaN) becomes zeros. Default: all samples are real.
+            static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. As a lane
+                holds several sequences, it is repeated along each, `(batch, time, *features)`.
             lookback: samples of the past in front of every window, masked before a lane's start; time is then
                 `lookback + length`. Read them with [`look_back`][sequinox.train.look_back], which carries the state
                 rightly and counts each loss once; or, with layers that need a context instead of a state, count the
@@ -76,9 +85,9 @@ class Windows(EpochSource):
         Raises:
             TypeError: an entry is not an array; a number is not an integer.
             ValueError: no sample at all; feature shapes, dtypes or targets that do not fit; `batch_size` not divisible
-                by the number of processes; an empty sequence with a target of its own.
+                by the number of processes; a sequence without a real sample that has a target of its own.
         """
-        self._data = Ragged("Windows", inputs, targets)
+        self._data = Ragged("Windows", inputs, targets, mask, static)
         self._data.check_ends("Windows")
         if not self._data.lengths.any():
             raise ValueError("Windows: inputs has no sample.")
@@ -91,7 +100,7 @@ class Windows(EpochSource):
 
     @property
     def efficiency(self) -> float:
-        """The share of real samples in the windows of the epoch of the next batch, the lookback not counted."""
+        """The share of samples, gaps included, in the windows of the next batch's epoch; no lookback is counted."""
         return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
 
     def _plan(self, epoch: int) -> list["_Lane"]:
@@ -126,9 +135,9 @@ class Windows(EpochSource):
         n_rows, time = self._part.stop - self._part.start, self._lookback + self._length
         batch = lay_out(self._data, pieces_of(pieces), n_rows, time)
         # Rows whose only samples are of the past have nothing to say any more.
-        return batch._replace(real=batch.mask[:, self._lookback :].any(axis=1))
+        return dataclasses.replace(batch, real=batch.mask[:, self._lookback :].any(axis=1))
 
-    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Any]:
+    def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
         stop = min(start + self._length, lane.length)
         at = max(first, 0)
         i = int(np.searchsorted(lane.offsets, at, side="right")) - 1
@@ -136,9 +145,16 @@ class Windows(EpochSource):
             offset, end = int(lane.offsets[i]), int(lane.offsets[i + 1])
             sequence, shift = int(lane.sequences[i]), int(lane.starts[i]) - offset
             until = min(end, stop)
-            ends = until + shift == self._data.lengths[sequence] and until > start
-            yield row, at - first, sequence, at + shift, until + shift, at == offset, bool(ends)
+            begins = self._data.first_real(sequence, offset + shift, until + shift)
+            ends = -1 if self._data.per_sequence is None else self._data.last_real(sequence)
+            inside = lambda sample, since, shift=shift, until=until: since <= sample - shift < until
+            begins = begins if begins >= 0 and inside(begins, at) else -1
+            ends = ends if ends >= 0 and inside(ends, max(at, start)) else -1  # a target of the past has had its turn
+            yield row, at - first, sequence, at + shift, until + shift, begins, ends
             at, i = until, i + 1
+
+    def _content(self) -> dict[str, list[np.ndarray]]:
+        return self._data.content()
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -187,16 +203,18 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
     makes them equal to the whole batch.
 
     Arguments:
-        batch: a `SequenceBatch` of arrays, NumPy or JAX, whose targets have one entry a sample. One target a row must
-            be given a place first: [`at_end`][sequinox.train.at_end].
+        batch: a `SequenceBatch` of arrays, NumPy or JAX, whose targets have one entry a sample, and which says so
+            (`targets_per="sample"`). One target a row must be given a place first: [`at_end`][sequinox.train.at_end].
+            Resets must stand on real samples: [`move_resets`][sequinox.train.move_resets].
         length: samples of a window.
 
     Returns:
-        An iterator of `SequenceBatch`; `real` is that of the batch in each. Wrong arguments are reported at the call.
+        An iterator of `SequenceBatch`; what is one a row, such as `real`, is that of the batch in each. Wrong
+        arguments are reported at the call.
 
     Raises:
         TypeError: `batch` is not a `SequenceBatch`, or `length` is not an integer.
-        ValueError: `length < 1`, or a leaf does not begin with the mask's axes.
+        ValueError: `length < 1`; a target is one a row, or it is not said; arrays differ in their first two axes.
 
     Examples:
         >>> import numpy as np
@@ -208,13 +226,12 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
     if not isinstance(batch, SequenceBatch):
         raise TypeError(f"windows: batch must be a SequenceBatch, got {type(batch).__name__}.")
     length = check_integer("windows", "length", length, 1)
-    axes = batch.mask.shape
-    along = {name: part for name, part in batch._asdict().items() if name != "real"}
-    for name, part in along.items():
-        for leaf in jax.tree.leaves(part):
-            if leaf.shape[:2] != axes:
-                advice = " (Give one target a row its place by at_end.)" if name == "targets" else ""
-                raise ValueError(f"windows: {name} must begin with the axes of mask, {axes}, got {leaf.shape}.{advice}")
+    kinds = kinds_of("windows", batch, None, time=True)
+    if "batch" in jax.tree.leaves(kinds.targets):
+        raise ValueError("windows: targets must have one entry a sample; give one target a row its place by at_end.")
+    time = size_along("time", batch, kinds)
+    if time is None:
+        raise ValueError("windows: no array of the batch has time, which could be cut.")
 
     def cut(leaf: Any, start: int) -> Any:
         part = leaf[:, start : start + length]
@@ -225,5 +242,6 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
         return (np if isinstance(part, np.ndarray) else jax.numpy).concatenate([part, filler], axis=1)
 
     return (
-        batch._replace(**jax.tree.map(lambda leaf, s=start: cut(leaf, s), along)) for start in range(0, axes[1], length)
+        map_along("time", lambda leaf, _, start=start: cut(leaf, start), batch, kinds)
+        for start in range(0, time, length)
     )

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from ..._checks import wide
 from .._arguments import check_integer
+from ..data._axes import check_axes, kinds_of, map_along, size_along
 from ..losses._total import Total
 
 Objective = Callable[..., Any]
@@ -56,6 +57,7 @@ class GradientFunction:
     """
 
     part_of: str | None = None  # who calls it with parts of a batch, of which plain numbers are no sums
+    axes: Any = None  # which arrays of a batch have rows and time, where the batch does not say it
 
     def __init__(self, objective: Any):
         """
@@ -106,26 +108,26 @@ class GradientFunction:
 class Accumulated(GradientFunction):
     """What `accumulate` makes."""
 
-    def __init__(self, objective: Any, n: int):
+    def __init__(self, objective: Any, n: int, axes: Any):
         self.inner = as_gradient_function(objective)
         self.n = n
         if n > 1:
             self.inner = _within("accumulate", self.inner)
+        self.axes = self.inner.axes if axes is None else axes
 
     def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
-        """As of any `GradientFunction`; the leading axis of every array must be a multiple of the number of parts."""
+        """As of any `GradientFunction`; the number of rows must be a multiple of the number of parts."""
         if self.n == 1:
             return self.inner(model, batch, key, carry)
-        parts, carries = _interleave(batch, self.n, "batch"), _interleave(carry, self.n, "carry")
+        kinds = kinds_of("accumulate", batch, self.axes, time=False)
+        _check_rows(size_along("batch", batch, kinds), self.n, carry)
+        parts = map_along("batch", lambda leaf, _: _interleave(leaf, self.n), batch, kinds)
+        carries = jax.tree.map(lambda leaf: _interleave(leaf, self.n), carry)
 
         def part(i: Any) -> Gradients:
-            take = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False) if leaf.ndim else leaf
-            return self.inner(
-                model,
-                jax.tree.map(take, parts),
-                fold_in(key, i),
-                None if carry is None else jax.tree.map(take, carries),
-            )
+            take = lambda leaf, _=0: jax.lax.dynamic_index_in_dim(leaf, i, 1, keepdims=False)
+            part_of_batch = map_along("batch", take, parts, kinds)
+            return self.inner(model, part_of_batch, fold_in(key, i), jax.tree.map(take, carries))
 
         total, carries = jax.lax.scan(lambda so_far, i: add(so_far, part(i)), nothing_of(part), jnp.arange(self.n))
         # `(n, rows, ...)` back to rows as they came.
@@ -133,7 +135,7 @@ class Accumulated(GradientFunction):
         return mean_of(total, carries, model)
 
 
-def accumulate(objective: Any, n: Any) -> GradientFunction:
+def accumulate(objective: Any, n: Any, *, axes: Any = None) -> GradientFunction:
     """The gradient of a batch in `n` parts, one after another: the memory of a part, the gradient of the whole.
 
     Losses are sums with counts, so the result is the gradient of the batch's mean, also where the parts hold unequal
@@ -142,16 +144,21 @@ def accumulate(objective: Any, n: Any) -> GradientFunction:
 
     Arguments:
         objective: as of `make_step`, or another `GradientFunction`, such as `truncated_bptt(...)`.
-        n: number of parts. The leading axis of every array of a batch (and of a carry) must be a multiple of it; arrays
-            without axes go to every part.
+        n: number of parts. The rows of a batch must be a multiple of it.
+        axes: which arrays of a batch have rows: a prefix of its tree (as `in_axes` of `jax.vmap`) with `"batch"` or
+            `"batch time"` where they do, `""` or `"time"` where an array goes to every part whole, such as
+            `axes={"x": "batch", "scale": ""}`; None anywhere for what the default says. Default: what `objective` was
+            given (`truncated_bptt(..., axes=...)`), else rows are the first axis of every array that has one. The
+            arrays of a carry have rows first, always.
 
     Returns:
         A `GradientFunction`, for `make_step` and `fit` or for a loop of one's own. Part `i` gets the key
         `fold_in(key, i)`.
 
     Raises:
-        TypeError: `n` is not an integer, `objective` is not a function.
-        ValueError: `n` is below 1; at the first step, rows that cannot be divided by `n`.
+        TypeError: `n` is not an integer, `objective` is not a function, `axes` holds something else than strings.
+        ValueError: `n` is below 1, or `axes` holds another string; at the first step, rows that cannot be divided by
+            `n`, arrays of different numbers of rows, or `axes` that do not fit the batch.
 
     Examples:
         >>> import equinox as eqx, jax, jax.numpy as jnp
@@ -164,7 +171,7 @@ def accumulate(objective: Any, n: Any) -> GradientFunction:
         >>> bool(jnp.allclose(whole.grads.weight, parts.grads.weight)), int(parts.loss.count)
         (True, 3)
     """
-    return Accumulated(objective, check_integer("accumulate", "n", n, 1))
+    return Accumulated(objective, check_integer("accumulate", "n", n, 1), check_axes("accumulate", axes))
 
 
 def as_gradient_function(objective: Any) -> GradientFunction:
@@ -317,16 +324,20 @@ def _sum_dtype(dtype: Any) -> Any:
     return dtype if jnp.issubdtype(dtype, jnp.complexfloating) else wide(dtype)
 
 
-def _interleave(tree: PyTree, n: int, what: str) -> PyTree:
+def _check_rows(rows: int | None, n: int, carry: PyTree) -> None:
+    if rows is None:
+        raise ValueError(f"accumulate: no array of the batch has rows, which {n} parts could share.")
+    if rows % n:
+        raise ValueError(f"accumulate: the batch has {rows} rows, which {n} parts do not divide.")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
+        if jnp.shape(leaf)[:1] != (rows,):
+            raise ValueError(
+                f"accumulate: carry{jax.tree_util.keystr(path)} must have the {rows} rows of the batch first, got "
+                f"shape {jnp.shape(leaf)}."
+            )
+
+
+def _interleave(leaf: Any, n: int) -> Any:
     """`(rows, ...)` as `(rows / n, n, ...)`: a part takes every n-th row, so that each device has its share of each."""
-
-    def split(path: Any, leaf: Any) -> Any:
-        leaf = jnp.asarray(leaf)
-        if leaf.ndim == 0:
-            return leaf
-        if leaf.shape[0] % n:
-            where = f"{what}{jax.tree_util.keystr(path)}"
-            raise ValueError(f"accumulate: {where} has {leaf.shape[0]} rows, which {n} parts do not divide.")
-        return leaf.reshape(leaf.shape[0] // n, n, *leaf.shape[1:])
-
-    return jax.tree_util.tree_map_with_path(split, tree)
+    leaf = jnp.asarray(leaf)
+    return leaf.reshape(leaf.shape[0] // n, n, *leaf.shape[1:])

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from .._arguments import check_integer
+from ..data._axes import check_axes, kinds_of
 from ._state import TrainState
 
 Rule = Callable[[str, tuple[int, ...]], PartitionSpec | None]
@@ -33,7 +34,7 @@ class DataParallel:
         True
     """
 
-    def __init__(self, mesh: Any = None, *, axis: str | None = None, rule: Any = None):
+    def __init__(self, mesh: Any = None, *, axis: str | None = None, rule: Any = None, batch_axes: Any = None):
         """
         Arguments:
             mesh: a `jax.sharding.Mesh`. Default: all devices of all processes, on one axis `"data"`.
@@ -41,10 +42,12 @@ class DataParallel:
             rule: `rule(path, shape)` gives the `PartitionSpec` of an array of the model or of the optimiser's state,
                 or None for a copy on every device. Paths are those of checkpoints, such as `.model.layers[0].W_z`.
                 Default: copies. See [`shard_largest_axis`][sequinox.train.shard_largest_axis].
+            batch_axes: which arrays of a batch have rows, as `axes` of [`accumulate`][sequinox.train.accumulate].
+                Default: rows are the first axis of every array that has one.
 
         Raises:
-            TypeError: `mesh` is not a mesh, `rule` not a function.
-            ValueError: the mesh has no such axis.
+            TypeError: `mesh` is not a mesh, `rule` not a function, `batch_axes` holds something else than strings.
+            ValueError: the mesh has no such axis, or `batch_axes` holds another string than names of axes.
         """
         if mesh is None:
             mesh = Mesh(np.asarray(jax.devices()), ("data",))
@@ -58,6 +61,7 @@ class DataParallel:
         # XLA is to divide the work by itself; `jax.make_mesh` gives axes on which every program states its own.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self._axis, self._rule = axis, rule
+        self._batch_axes = check_axes("DataParallel", batch_axes, "batch_axes")
         local = [device for device in self.mesh.devices.flat if device.process_index == jax.process_index()]
         if not local:
             raise ValueError("DataParallel: mesh holds no device of this process.")
@@ -110,22 +114,24 @@ class DataParallel:
         """A batch with its rows divided over the devices.
 
         Arguments:
-            batch: a PyTree of arrays with one leading axis; in several processes each gives its own rows. Arrays
-                without axes go everywhere.
+            batch: a PyTree of arrays; in several processes each gives its own rows. Arrays without rows go everywhere,
+                and must be the same in all processes.
 
         Returns:
             The same tree of arrays over the whole mesh.
 
         Raises:
-            ValueError: the rows cannot be divided by the devices.
+            ValueError: the rows cannot be divided by the devices; arrays of different numbers of rows.
         """
+        kinds = kinds_of("DataParallel", batch, self._batch_axes, time=False, argument="batch_axes")
         parts = self.n_devices // (jax.process_count() if self._spans_processes else 1)
 
-        def move(path: Any, leaf: Any) -> Any:
+        def move(path: Any, leaf: Any, kind: str) -> Any:
             if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
                 return leaf
-            spec = PartitionSpec(self._axis) if leaf.ndim else PartitionSpec()
-            if leaf.ndim and np.shape(leaf)[0] % max(parts, 1):
+            has_rows = "batch" in kind
+            spec = PartitionSpec(self._axis) if has_rows else PartitionSpec()
+            if has_rows and np.shape(leaf)[0] % max(parts, 1):
                 raise ValueError(
                     f"DataParallel: batch{jtu.keystr(path)} has {np.shape(leaf)[0]} rows, which cannot be divided by "
                     f"{parts} devices."
@@ -135,7 +141,7 @@ class DataParallel:
                 return jax.device_put(leaf, sharding)
             return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
 
-        return jtu.tree_map_with_path(move, batch)
+        return jtu.tree_map_with_path(move, batch, kinds)
 
     def _fitting(self, spec: PartitionSpec, shape: tuple[int, ...], where: str) -> NamedSharding:
         sharding = NamedSharding(self.mesh, spec)

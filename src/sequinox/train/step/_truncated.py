@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._arguments import check_integer
+from ..data._axes import check_axes, kinds_of, map_along, size_along
 from ._gradients import (
     GradientFunction,
     Gradients,
@@ -25,21 +26,23 @@ from ._gradients import (
 class Truncated(GradientFunction):
     """What `truncated_bptt` makes."""
 
-    def __init__(self, objective: Any, length: int):
+    def __init__(self, objective: Any, length: int, axes: Any):
         super().__init__(objective)
         self.length = length
         self.part_of = "truncated_bptt"
+        self.axes = axes
 
     def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
         """As of any `GradientFunction`; the objective always has a carry, which is None at the first window if none is
         given here."""
-        time, length = _time(batch, "truncated_bptt"), self.length
+        kinds, time = _along_time("truncated_bptt", batch, self.axes)
+        length = self.length
         whole, rest = divmod(time, length)
         one = lambda part, key, carry: self.differentiate(model, part, key, carry, carries=True)
         if time <= length:
             return one(batch, key, carry)
 
-        window = lambda w: one(_stretch(batch, w * length, length), fold_in(key, w), carry)
+        window = lambda w: one(_stretch(batch, kinds, w * length, length), fold_in(key, w), carry)
         total, begun = nothing_of(window), 0
         if carry is None:
             total, carry = add(total, window(0))
@@ -47,17 +50,17 @@ class Truncated(GradientFunction):
 
         def body(so_far: Any, w: Any) -> tuple[Any, None]:
             total, carry = so_far
-            got = one(_stretch(batch, w * length, length), fold_in(key, w), carry)
+            got = one(_stretch(batch, kinds, w * length, length), fold_in(key, w), carry)
             total, after = add(total, got)
             return (total, same_kind("truncated_bptt", after, carry)), None
 
         (total, carry), _ = jax.lax.scan(body, (total, carry), jnp.arange(begun, whole))
         if rest:
-            total, carry = add(total, one(_stretch(batch, whole * length, rest), fold_in(key, whole), carry))
+            total, carry = add(total, one(_stretch(batch, kinds, whole * length, rest), fold_in(key, whole), carry))
         return mean_of(total, carry, model)
 
 
-def truncated_bptt(objective: Any, length: Any) -> GradientFunction:
+def truncated_bptt(objective: Any, length: Any, *, axes: Any = None) -> GradientFunction:
     r"""The gradient of long rows in windows of `length` samples, in the memory of one window.
 
     The state is carried from window to window with its gradient cut: a loss reaches back to its window's first sample
@@ -73,14 +76,21 @@ def truncated_bptt(objective: Any, length: Any) -> GradientFunction:
             `ys, carry = model.unroll(batch.inputs, carry, mask=batch.mask)`. In the first window `carry` is what
             `make_step`'s state carries, or None, which `unroll` takes for the initial state.
         length: of a window, in samples. The last is shorter where the rows' length is no multiple of it.
+        axes: which arrays of a batch have time: one string for all, such as `axes="batch time"`, or a prefix of the
+            batch's tree (as `in_axes` of `jax.vmap`) that names the leading axes of the arrays there, `"batch time"`,
+            `"batch"`, `"time"` or `""`, such as `axes={"x": "batch time", "static": "batch"}`; None anywhere for what
+            the batch says itself. Default: what it says itself. A `SequenceBatch` does (targets of two axes or more by
+            its `targets_per`). Of another batch nothing is guessed: an array of two axes may be one vector a row.
 
     Returns:
-        A `GradientFunction`. Every array of a batch with two axes or more is cut along its second, time, which must be
-        the same for all; others go to every window whole. Window `w` gets the key `fold_in(key, w)`.
+        A `GradientFunction`. Arrays with time are cut along it, others go to every window whole. Window `w` gets the
+        key `fold_in(key, w)`.
 
     Raises:
-        TypeError: `length` is not an integer, `objective` is not a function; the carry changes its structure.
-        ValueError: `length` is below 1; at the first step, arrays of different lengths.
+        TypeError: `length` is not an integer, `objective` is not a function, `axes` holds something else than strings;
+            the carry changes its structure.
+        ValueError: `length` is below 1, or `axes` holds another string; at the first step, arrays of which it is not
+            known whether they have time, arrays of different lengths, or `axes` that do not fit the batch.
 
     Source: Williams and Peng, An efficient gradient-based algorithm for on-line training of recurrent network
         trajectories, Neural Computation 2 (1990), 490-501: truncation at a fixed distance. Windows that do not overlap
@@ -94,7 +104,8 @@ def truncated_bptt(objective: Any, length: Any) -> GradientFunction:
         ...     return squared_error(ys, batch["y"]), {}, carry
         >>> model = sqx.GRU(3, 4, jax.random.key(0))
         >>> batch = {"x": jnp.ones((2, 50, 3)), "y": jnp.zeros((2, 50, 4))}
-        >>> got = truncated_bptt(objective, 20)(model, batch, None)  # windows of 20, 20 and 10 samples
+        >>> gradients = truncated_bptt(objective, 20, axes="batch time")  # windows of 20, 20 and 10 samples
+        >>> got = gradients(model, batch, None)
         >>> int(got.loss.count), got.carry.shape
         (400, (2, 4))
     """
@@ -102,10 +113,11 @@ def truncated_bptt(objective: Any, length: Any) -> GradientFunction:
         raise TypeError(
             "truncated_bptt: objective must be a plain objective; put it inside: accumulate(truncated_bptt(...), n)."
         )
-    return Truncated(objective, check_integer("truncated_bptt", "length", length, 1))
+    length = check_integer("truncated_bptt", "length", length, 1)
+    return Truncated(objective, length, check_axes("truncated_bptt", axes))
 
 
-def look_back(objective: Any, n: Any) -> Callable[..., Any]:
+def look_back(objective: Any, n: Any, *, axes: Any = None) -> Callable[..., Any]:
     r"""An objective whose gradient reaches `n` samples further back than its losses.
 
     For windows that overlap: each begins with `n` samples that earlier windows have counted, and moves on by the rest,
@@ -115,13 +127,16 @@ def look_back(objective: Any, n: Any) -> Callable[..., Any]:
     Arguments:
         objective: `(model, batch, key, carry) -> (loss, metrics, carry)`.
         n: how many samples at the start of every window are read for the state's sake alone.
+        axes: which arrays of a batch have time, as of [`truncated_bptt`][sequinox.train.truncated_bptt]. Default: what
+            the batch says itself, as those of `Windows` do.
 
     Returns:
         An objective of the same form. The carry it takes and gives is the state before a window's first sample.
 
     Raises:
-        TypeError: `n` is not an integer, `objective` is not a function.
-        ValueError: `n` is below 1; at the first step, a window that is not longer than `n`.
+        TypeError: `n` is not an integer, `objective` is not a function, `axes` holds something else than strings.
+        ValueError: `n` is below 1, or `axes` holds another string; at the first step, a window that is not longer than
+            `n`, or a batch whose time is not known, as of `truncated_bptt`.
 
     Source: Williams and Peng 1990, BPTT(h; h'): every h' samples a derivative over the last h; here $h = k_2$ and
         $h' = k_1$.
@@ -134,22 +149,23 @@ def look_back(objective: Any, n: Any) -> Callable[..., Any]:
         ...     return squared_error(ys, batch["y"]), {}, carry
         >>> model = sqx.GRU(3, 4, jax.random.key(0))
         >>> window = {"x": jnp.ones((2, 25, 3)), "y": jnp.zeros((2, 25, 4))}
-        >>> got = GradientFunction(look_back(objective, 15))(model, window, None, model.init_state(2))
+        >>> gradients = GradientFunction(look_back(objective, 15, axes="batch time"))
+        >>> got = gradients(model, window, None, model.init_state(2))
         >>> int(got.loss.count) == 2 * 10 * 4  # the losses of the last 10 samples
         True
     """
     if not callable(objective) or isinstance(objective, GradientFunction):
         raise TypeError(f"look_back: objective must be a plain objective, got {type(objective).__name__}.")
-    n = check_integer("look_back", "n", n, 1)
+    n, axes = check_integer("look_back", "n", n, 1), check_axes("look_back", axes)
 
     def looking_back(model: PyTree, batch: Any, key: Any, carry: PyTree) -> tuple[Any, ...]:
-        time = _time(batch, "look_back")
+        kinds, time = _along_time("look_back", batch, axes)
         if time <= n:
             raise ValueError(f"look_back: a window must be longer than n = {n} samples, got {time}.")
         stride, counted, after = time - n, None, None
         cuts = sorted({0, n, stride, time})
         for i, (start, end) in enumerate(itertools.pairwise(cuts)):
-            part = objective(model, _stretch(batch, start, end - start), fold_in(key, i), carry)
+            part = objective(model, _stretch(batch, kinds, start, end - start), fold_in(key, i), carry)
             loss, metrics, carry = check_objective(part, True, "look_back")
             if start >= n:
                 counted = (loss, metrics) if counted is None else _merge(counted, (loss, metrics))
@@ -192,25 +208,19 @@ def _is_number(leaf: Any) -> bool:
     return not jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
 
 
-def _time(batch: Any, who: str) -> int:
-    """The length of the second axis, which all arrays that have one must share."""
-    times = {
-        f"batch{jtu.keystr(path)}": jnp.shape(leaf)
-        for path, leaf in jtu.tree_leaves_with_path(batch)
-        if jnp.ndim(leaf) > 1
-    }
-    lengths = {shape[1] for shape in times.values()}
-    if len(lengths) != 1:
-        raise ValueError(
-            f"{who}: the second axis, time, must be the same in all arrays of two axes or more, got {times}."
-        )
-    return lengths.pop()
+def _along_time(who: str, batch: Any, axes: Any) -> tuple[PyTree, int]:
+    """Which axes the arrays have, and the length of time."""
+    kinds = kinds_of(who, batch, axes, time=True)
+    time = size_along("time", batch, kinds)
+    if time is None:
+        raise ValueError(f"{who}: no array of the batch has time, which could be cut.")
+    return kinds, time
 
 
-def _stretch(batch: Any, start: Any, length: int) -> Any:
+def _stretch(batch: Any, kinds: PyTree, start: Any, length: int) -> Any:
     """`length` samples from `start`, which may be traced."""
-    take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, length, 1) if jnp.ndim(leaf) > 1 else leaf
-    return jax.tree.map(take, batch)
+    take = lambda leaf, axis: jax.lax.dynamic_slice_in_dim(leaf, start, length, axis)
+    return map_along("time", take, batch, kinds)
 
 
 def _merge(one: Any, other: Any) -> Any:

@@ -1,5 +1,6 @@
 """What a training step costs on the device at hand."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -255,7 +256,7 @@ def _read(batch: Any) -> SequenceBatch | None:
     """What of a batch a model reads; None if it is none of this library's."""
     array = lambda a: isinstance(a, jax.Array | np.ndarray)
     if isinstance(batch, SequenceBatch):
-        return batch._replace(targets=None, real=None) if array(batch.inputs) else None
+        return dataclasses.replace(batch, targets=None, real=None) if array(batch.inputs) else None
     if isinstance(batch, Batch):  # its first may be anything
         return None
     if array(batch):
