@@ -41,16 +41,17 @@ def weight_decay_mask(params: PyTree) -> PyTree:
 
 
 def _decays(params: PyTree, kept: PyTree, axes: int) -> PyTree:
-    """The mask of what has `axes` more axes in front."""
-    special = lambda node: node is not params and isinstance(node, (Stack, *_NORMS))
+    """The mask of what stands inside as many `Stack`s as there are `axes`, each an axis in front."""
+    if isinstance(params, _NORMS):
+        return jax.tree.map(lambda _: False, params)
+    axes += isinstance(params, Stack)
+    below = lambda node: node is not params and isinstance(node, (Stack, *_NORMS))
 
     def decays(path: Any, node: Any, kept: Any) -> Any:
-        if isinstance(node, Stack):
-            return _decays(node, kept, axes + 1)
-        if isinstance(node, _NORMS):
-            return jax.tree.map(lambda _: False, node)
+        if below(node):
+            return _decays(node, kept, axes)
         is_floating = hasattr(node, "dtype") and jnp.issubdtype(node.dtype, jnp.inexact)
         named = bool(path) and getattr(path[-1], "name", None) in _NAMES
         return is_floating and not kept and not named and node.ndim - axes >= 2
 
-    return jax.tree_util.tree_map_with_path(decays, params, kept, is_leaf=special)
+    return jax.tree_util.tree_map_with_path(decays, params, kept, is_leaf=below)
