@@ -74,7 +74,8 @@ class OnePole(DiagonalRecurrence):
 
         Raises:
             TypeError, ValueError: for a size that is no positive integer, coefficients that are no finite numbers, or
-                not one a channel, a pole of modulus 1 or more (rounded to float32, or to `dtype`) with `guard`, a wrong dtype or method.
+                not one a channel, a pole of modulus 1 or more (in float32, or a finer `dtype`) with `guard`, a wrong
+                dtype or method.
         """
         self.n_in = self.n_hidden = size(n_in, "OnePole", "n_in")
         self.guard, self.method = flag(guard, "OnePole", "guard"), check_method(method, "OnePole")
