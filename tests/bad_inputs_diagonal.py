@@ -78,9 +78,9 @@ def filters() -> list[Case]:
         ("OnePole: outside", lambda: one(2, [0.5, -1.0]), ValueError, ("OnePole", "alpha", "guard", "-1.0")),
         (
             "OnePole: rounds to 1",
-            lambda: one(1, 0.9999, dtype=jnp.bfloat16),
+            lambda: one(1, 1 - 1e-9, dtype=jnp.bfloat16),
             ValueError,
-            ("OnePole", "alpha", "1.0", "bfloat16"),
+            ("OnePole", "alpha", "1.0", "float32"),
         ),
         ("OnePole: shape", lambda: one(2, [0.1, 0.2, 0.3]), ValueError, ("OnePole", "alpha", "(2,)", "(3,)")),
         ("OnePole: beta", lambda: one(2, 0.5, "x"), TypeError, ("OnePole", "beta", "'x'")),

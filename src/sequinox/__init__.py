@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
+from ._precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, cast as cast, keeps_float32 as keeps_float32
 from ._stream import Stream as Stream
 from ._teacher_forcing import unroll_forced as unroll_forced
 from .attention import (
@@ -201,6 +202,7 @@ if TYPE_CHECKING:  # what `__getattr__` finds
         truncated_bptt as truncated_bptt,
         unpad as unpad,
         warm_start as warm_start,
+        weight_decay_mask as weight_decay_mask,
         windows as windows,
         with_average as with_average,
     )

@@ -7,6 +7,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Inexact
 
+from ._precision import marked_fields
+
 
 def parameters(module: Any) -> dict[str, Inexact[Array, "..."]]:
     """The trainable arrays of a module by their names, in the order of the tree.
@@ -37,7 +39,8 @@ def summary(module: eqx.Module) -> str:
         module: an Equinox module.
 
     Returns:
-        The table as text: a line a module, its arrays indented below it, and the totals last.
+        The table as text: a line a module, its arrays indented below it, and the totals last. A star behind a dtype
+        marks an array that keeps float32 where the rest is [cast][sequinox.cast] to half precision.
 
     Raises:
         TypeError: if it is no Equinox module.
@@ -72,17 +75,18 @@ def summary(module: eqx.Module) -> str:
     return "\n".join(f"{left}  {right}".format(*row) for row in rows)
 
 
-def _rows(name: str, node: Any, depth: int) -> list[tuple[str, ...]]:
+def _rows(name: str, node: Any, depth: int, kept: bool = False) -> list[tuple[str, ...]]:
     """The lines of one node of the tree and of what is inside it."""
     label = "  " * depth + name
     if eqx.is_inexact_array(node):
         shape = " x ".join(map(str, node.shape)) or "scalar"
-        return [(label, "", shape, str(node.dtype), str(node.size), str(node.nbytes))]
+        return [(label, "", shape, f"{node.dtype}{'*' * kept}", str(node.size), str(node.nbytes))]
     if isinstance(node, list | tuple):
         places = getattr(node, "names", range(len(node)))  # layers may have names
-        return [row for p, child in zip(places, node, strict=True) for row in _rows(f"{name}[{p!r}]", child, depth)]
+        pairs = zip(places, node, strict=True)
+        return [row for p, child in pairs for row in _rows(f"{name}[{p!r}]", child, depth, kept)]
     if isinstance(node, dict):
-        return [row for k, child in node.items() for row in _rows(f"{name}[{k!r}]", child, depth)]
+        return [row for k, child in node.items() for row in _rows(f"{name}[{k!r}]", child, depth, kept)]
     if not isinstance(node, eqx.Module):
         return []
     inside = parameters(node).values()
@@ -91,5 +95,6 @@ def _rows(name: str, node: Any, depth: int) -> list[tuple[str, ...]]:
     numbers = str(sum(a.size for a in inside)), str(sum(a.nbytes for a in inside))
     rows: list[tuple[str, ...]] = [(label, type(node).__name__, width, "", *numbers)]
     for field in dataclasses.fields(node):  # pyright: ignore[reportArgumentType]
-        rows += _rows(field.name, getattr(node, field.name), depth + 1)
+        here = kept or field.name in marked_fields(type(node))
+        rows += _rows(field.name, getattr(node, field.name), depth + 1, here)
     return rows

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import check_flags, check_key, conform
+from ._precision import dtypes, misfit
 from ._types import BatchShape, DType, State
 
 
@@ -130,9 +131,12 @@ class SequenceLayer(eqx.Module):
     @final
     @property
     def dtype(self) -> np.dtype | None:
-        """The dtype of the layer's weights, or None if it has none."""
-        leaves = jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array))
-        return leaves[0].dtype if leaves else None
+        """The dtype of the layer's weights, or None if it has none.
+
+        Arrays that keep float32 ([`KEEPS_FLOAT32`][sequinox.KEEPS_FLOAT32]) count only where there are no others.
+        """
+        weights, kept = dtypes(self)
+        return kept if weights is None else weights
 
     @final
     def step(
@@ -272,9 +276,9 @@ class SequenceLayer(eqx.Module):
                 raise TypeError(f"{who}: {name} must hold integer tokens, got dtype {x.dtype}")
         elif not jnp.issubdtype(x.dtype, jnp.inexact):
             raise TypeError(f"{who}: {name} must be of a floating dtype, got {x.dtype}")
-        elif self.dtype is not None and x.dtype != self.dtype:
+        elif (weights := misfit(self, x.dtype)) is not None:
             raise TypeError(
-                f"{who}: {name} has dtype {x.dtype} but the weights have {self.dtype}; cast one to the other's dtype"
+                f"{who}: {name} has dtype {x.dtype} but the weights have {weights}; cast one to the other's dtype"
             )
         if x.ndim < len(axes):
             raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")

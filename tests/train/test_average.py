@@ -11,6 +11,7 @@ import sequinox as sqx
 from sequinox.train import (
     AveragedState,
     Batches,
+    Total,
     averaged_model,
     fit,
     init_train_state,
@@ -53,6 +54,22 @@ def test_half_precision_parameters_have_an_average_in_single():
         _, state = optimiser.update(jnp.full(1, 0.25, jnp.bfloat16), state, params)
     assert state.average.dtype == jnp.float32
     np.testing.assert_allclose(state.average, [0.75 + 0.25 * 0.99**20], rtol=1e-5)
+
+
+def test_what_keeps_single_precision_has_its_average_unrounded():
+    """The pole moves by 2^-12 a step, below bfloat16's spacing; the weight beside it comes back in its own dtype."""
+    model = sqx.cast(sqx.Sequential([sqx.OnePole(1, 0.75), sqx.Dense(1, 2, jax.random.key(0))]), jnp.bfloat16)
+    optimiser = with_average(optax.sgd(2.0**-12), 0.5)
+    step = make_step(lambda m, batch, key: (Total(m.layers[0].alpha[0] * batch, 1), {}), optimiser)
+    state = init_train_state(model, optimiser, jax.random.key(1))
+    pole = average = 0.75
+    for _ in range(3):
+        state, _ = step(state, jnp.float32(1))
+        pole -= 2.0**-12
+        average = 0.5 * average + 0.5 * pole
+    got: Any = averaged_model(state)
+    assert got.layers[0].alpha.tolist() == [average]
+    assert jax.tree.map(lambda a: a.dtype, got) == jax.tree.map(lambda a: a.dtype, model)
 
 
 def test_it_is_found_inside_other_transformations_and_absent_without():

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .._checks import batch_shape, float_dtype, number, wide
 from .._layer import SequenceLayer
+from .._precision import KEEPS_FLOAT32
 from .._types import BatchShape, DType
 from ._lms import positive_step
 
@@ -63,7 +64,7 @@ class AdaptiveOnePole(SequenceLayer):
         ```
     """
 
-    alpha: Float[Array, ""] | None
+    alpha: Float[Array, ""] | None = eqx.field(metadata=KEEPS_FLOAT32)
     beta: Float[Array, ""] | None
     mu: Float[Array, ""]
     n_in: int = eqx.field(static=True)
@@ -85,7 +86,7 @@ class AdaptiveOnePole(SequenceLayer):
             alpha: the first pole, which is then trained; default: 0, and not trained.
             beta: the first gain of the input, likewise.
             limit: how large the pole may become, in (0, 1); None: no limit.
-            dtype: of the coefficients; default: JAX's default, float32.
+            dtype: of the coefficients, but of the pole in float32 at least; default: JAX's default, float32.
 
         Raises:
             TypeError, ValueError: for a step size that is not positive, a limit that is not between 0 and 1, a pole
@@ -97,7 +98,7 @@ class AdaptiveOnePole(SequenceLayer):
         if self.limit is not None and not 0 < self.limit < 1:
             raise ValueError(f"{who}: limit must be between 0 and 1, or None, got {limit}")
         self.mu = positive_step(mu, dtype, who)
-        self.alpha = None if alpha is None else jnp.asarray(number(alpha, who, "alpha"), dtype)
+        self.alpha = None if alpha is None else jnp.asarray(number(alpha, who, "alpha"), wide(dtype))
         self.beta = None if beta is None else jnp.asarray(number(beta, who, "beta"), dtype)
         if alpha is not None and self.limit is not None and abs(alpha) > self.limit:
             raise ValueError(f"{who}: alpha must be at most limit={self.limit} in size, got {alpha}")

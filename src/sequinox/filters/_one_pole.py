@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from .._checks import flag, float_dtype, size, wide
+from .._precision import KEEPS_FLOAT32
 from .._types import DType
 from ..recurrent._diagonal import DiagonalRecurrence
 from ..recurrent._diagonal_scan import Method, check_method
@@ -22,10 +23,11 @@ class OnePole(DiagonalRecurrence):
     h' = \alpha \odot h + \beta \odot x
     $$
 
-    The state is $h$, in float32 at least, the output the new state $h'$. Both coefficients can be trained and edited
-    (`equinox.tree_at`). With `guard` a pole that training or an edit has put outside the unit circle acts as the
-    nearest one inside, and its derivative is taken there, so that training can bring it back. Without, $|\alpha| \ge 1$
-    is what it says: the state stays, or grows.
+    The state is $h$, in float32 at least, the output the new state $h'$, in the dtype of the samples. The coefficients
+    [keep float32][sequinox.KEEPS_FLOAT32], and take samples of any precision up to theirs. Both can
+    be trained and edited (`equinox.tree_at`). With `guard` a pole that training or an edit has put outside the unit
+    circle acts as the nearest one inside, and its derivative is taken there, so that training can bring it back.
+    Without, $|\alpha| \ge 1$ is what it says: the state stays, or grows.
 
     Textbook definition: a linear filter with one pole, at $z = \alpha$.
 
@@ -42,8 +44,8 @@ class OnePole(DiagonalRecurrence):
         ```
     """
 
-    alpha: Float[Array, " n_in"]
-    beta: Float[Array, " n_in"]
+    alpha: Float[Array, " n_in"] = eqx.field(metadata=KEEPS_FLOAT32)
+    beta: Float[Array, " n_in"] = eqx.field(metadata=KEEPS_FLOAT32)
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
     guard: bool = eqx.field(static=True)
@@ -68,15 +70,16 @@ class OnePole(DiagonalRecurrence):
             guard: whether poles are kept inside the unit circle.
             method: how the recurrence is run, as [`diagonal_scan`][sequinox.recurrent.diagonal_scan] explains. A filter
                 that grows takes `"sequential"`.
-            dtype: of the coefficients; default: JAX's default, float32.
+            dtype: of the coefficients, float32 at least; default: JAX's default, float32.
 
         Raises:
             TypeError, ValueError: for a size that is no positive integer, coefficients that are no finite numbers, or
-                not one a channel, a pole of modulus 1 or more (in `dtype`) with `guard`, a wrong dtype or method.
+                not one a channel, a pole of modulus 1 or more (in float32, or a finer `dtype`) with `guard`, a wrong
+                dtype or method.
         """
         self.n_in = self.n_hidden = size(n_in, "OnePole", "n_in")
         self.guard, self.method = flag(guard, "OnePole", "guard"), check_method(method, "OnePole")
-        dtype = float_dtype(dtype, "OnePole")
+        dtype = wide(float_dtype(dtype, "OnePole"))
         self.alpha = numbers(alpha, (n_in,), dtype, "OnePole", "alpha")
         self.beta = 1 - self.alpha if beta is None else numbers(beta, (n_in,), dtype, "OnePole", "beta")
         known = not isinstance(self.alpha, Tracer)

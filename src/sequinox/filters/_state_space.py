@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import check_key, float_dtype, number, size, wide
+from .._precision import KEEPS_FLOAT32
 from .._types import DType, Initializer, PRNGKey
 from ..recurrent._cell import Implementation, RecurrentCell, check_implementation, make_weights
 from ..recurrent._plan import Affine
@@ -39,8 +40,12 @@ class StateSpace(RecurrentCell):
     \end{aligned}
     $$
 
-    The state is $h$. Without $C$ the output is the new state, without $D$ that term is left out. Its memory is that of
-    its modes, the eigenvalues of $A$: see `modes`.
+    The state is $h$, in float32 at least. Without $C$ the output is the new state, without $D$ that term is left out.
+    Its memory is that of its modes, the eigenvalues of $A$: see `modes`.
+
+    The matrices [keep float32][sequinox.KEEPS_FLOAT32], and so do the products with them: rounded to half precision,
+    $A$ has other modes, and a $C$ that takes the difference of large states gives another output. The samples may be of
+    any precision up to theirs, and the outputs are as the samples.
 
     Textbook definition. Other texts read the output off the old state, $C h$: their $C$ and $D$ are our
     $C A^{-1}$ and $D - C A^{-1} B$.
@@ -59,10 +64,10 @@ class StateSpace(RecurrentCell):
         ```
     """
 
-    A: Float[Array, "n_hidden n_hidden"]
-    B: Float[Array, "n_hidden n_in"]
-    C: Float[Array, "n_out n_hidden"] | None
-    D: Float[Array, "n_out n_in"] | None
+    A: Float[Array, "n_hidden n_hidden"] = eqx.field(metadata=KEEPS_FLOAT32)
+    B: Float[Array, "n_hidden n_in"] = eqx.field(metadata=KEEPS_FLOAT32)
+    C: Float[Array, "n_out n_hidden"] | None = eqx.field(metadata=KEEPS_FLOAT32)
+    D: Float[Array, "n_out n_in"] | None = eqx.field(metadata=KEEPS_FLOAT32)
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
     implementation: Implementation = eqx.field(static=True)
@@ -85,13 +90,13 @@ class StateSpace(RecurrentCell):
             D: from sample to output, `(n_out, n_in)`; default: none. Needs `C`.
             implementation: `"scan"`, `"fused"` or None (chosen), as
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
-            dtype: of the matrices; default: JAX's default, float32.
+            dtype: of the matrices, float32 at least; default: JAX's default, float32.
 
         Raises:
             TypeError, ValueError: for matrices that hold no finite numbers or do not fit together, a `D` without `C`,
                 an unknown `implementation`, a wrong dtype.
         """
-        dtype = float_dtype(dtype, "StateSpace")
+        dtype = wide(float_dtype(dtype, "StateSpace"))
         self.implementation = check_implementation(implementation, "StateSpace")
         given = {"A": A, "B": B, "C": C, "D": D}
         matrix = {k: None if v is None else numbers(v, None, dtype, "StateSpace", k) for k, v in given.items()}
@@ -136,7 +141,7 @@ class StateSpace(RecurrentCell):
             initializer: of `B`, `C` and `D`, one of `jax.nn.initializers` or any function of `(key, shape, dtype)`
                 whose last axis is the output; default `xavier_normal`.
             implementation: `"scan"`, `"fused"` or None (chosen).
-            dtype: of the matrices; default: JAX's default, float32.
+            dtype: of the matrices, float32 at least; default: JAX's default, float32.
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, a radius that is not positive, a wrong
@@ -148,9 +153,9 @@ class StateSpace(RecurrentCell):
         radius = number(radius, who, "radius")
         if radius <= 0:
             raise ValueError(f"{who}: radius must be greater than 0, got {radius}")
-        dtype = float_dtype(dtype, who)
+        dtype = wide(float_dtype(dtype, who))
         keys = jax.random.split(check_key(key, who))
-        A = radius * jax.random.orthogonal(keys[0], n_hidden, dtype=wide(dtype))
+        A = radius * jax.random.orthogonal(keys[0], n_hidden, dtype=dtype)
         shapes = {"B": (n_hidden, n_in)}
         if n_out is not None:
             shapes |= {"C": (n_out, n_hidden), "D": (n_out, n_in)}
@@ -163,13 +168,14 @@ class StateSpace(RecurrentCell):
         return self.n_hidden if self.C is None else self.C.shape[0]
 
     def start(self, dtype: DType) -> Float[Array, " n_hidden"]:
-        """Zeros."""
-        return jnp.zeros(self.n_hidden, dtype)
+        """Zeros, in float32 at least."""
+        return jnp.zeros(self.n_hidden, wide(dtype))
 
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_out"], Float[Array, " n_hidden"]]:
         """One sample: the output and the new state."""
+        x = x.astype(state.dtype)
         h = affine((self.A, state), (self.B, x))
         if self.C is None:
             return h, h

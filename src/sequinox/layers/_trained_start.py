@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape
+from .._checks import batch_shape, float_dtype, wide
 from .._layer import SequenceLayer
+from .._precision import KEEPS_FLOAT32, cast
 from .._types import BatchShape, DType, State
 from ._around import Around
 from ._given_start import has_growing, unroll_from
@@ -21,8 +22,9 @@ class TrainedStart(Around):
     s_0 = \theta
     $$
 
-    `start` is the initial state of one stream, as the layer's own `init_state` gives it; its floating-point arrays are
-    parameters, and counts in it stay what they are. A state that is given to `unroll` or `step` takes its place.
+    `start` is the initial state of one stream, as the layer's own `init_state` gives it, in float32 at least; its
+    floating-point arrays are parameters, and counts in it stay what they are. A state that is given to `unroll` or
+    `step` takes its place.
 
     After a reset, cells and `Sequential`s of cells run as fast as alone; other layers go sample by sample.
 
@@ -42,7 +44,7 @@ class TrainedStart(Around):
     """
 
     layer: SequenceLayer
-    start: Any
+    start: Any = eqx.field(metadata=KEEPS_FLOAT32)
 
     def __init__(self, layer: SequenceLayer):
         """
@@ -58,7 +60,7 @@ class TrainedStart(Around):
             raise TypeError(f"{who}: layer must be a sequence layer, got {layer!r}")
         if layer.offline_reason is not None:
             raise TypeError(f"{who}: layer must stream, and this one does not: {layer.offline_reason}")
-        start = layer.init_state((), layer.dtype)
+        start = cast(layer.init_state((), layer.dtype), wide(float_dtype(layer.dtype, who)))
         if has_growing(start):
             raise ValueError(f"{who}: the state of layer has a cache in it that grows; it has no start to be trained")
         if not any(map(eqx.is_inexact_array, jax.tree.leaves(start))):

@@ -98,7 +98,10 @@ def recurrent_net(
         behind = [Dropout(dropout)] if dropout else []
         widths = [cell.n_out for cell in cells]
         if i > 0 and layer_norm:
-            cells = [Sequential([eqx.nn.LayerNorm(width, dtype=cells[0].dtype), cell]) for cell in cells]
+            cells = [
+                Sequential([eqx.nn.LayerNorm(width, dtype=cells[0].dtype if dtype is None else dtype), cell])
+                for cell in cells
+            ]
         if i > 0 and residual:
             parts = [None] if directions == 1 else [Part(0, widths[0], width), Part(widths[0], width, width)]
             inside = [Sequential([cell, *behind]) if behind else cell for cell in cells]

@@ -53,6 +53,8 @@ class RecurrentCell(SequenceLayer):
             x: the sample, `" n_in"`.
             state: the state before it, of the structure of `start`.
 
+        The output is cast to the dtype of the samples, so that a cell whose state is in float32 at least may give that.
+
         A cell that draws random numbers takes them as a fourth argument: see `noise`.
         """
 
@@ -95,10 +97,12 @@ class RecurrentCell(SequenceLayer):
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         batch, transition = x.shape[:-1], partial(run, type(self).transition, self, affine)
         if not batch:
-            return transition(x, state, self.noise(key, (), x.dtype))
+            y, state = transition(x, state, self.noise(key, (), x.dtype))
+            return y.astype(x.dtype), state
         x, state = _merge(x, len(batch)), jax.tree.map(partial(_merge, n=len(batch)), state)
         y, state = jax.vmap(transition)(x, state, self.noise(key, x.shape[:1], x.dtype))
-        return y.reshape(*batch, *y.shape[1:]), jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), state)
+        apart = lambda a: a.reshape(*batch, *a.shape[1:])
+        return apart(y.astype(x.dtype)), jax.tree.map(apart, state)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
@@ -134,7 +138,7 @@ def _unroll_jitted(
     else:
         ys, final = unroll_scan(*args)
     back = lambda a: a.reshape(*batch, *a.shape[1:])
-    return back(jnp.swapaxes(ys, 0, 1)), jax.tree.map(back, final)
+    return back(jnp.swapaxes(ys.astype(xs.dtype), 0, 1)), jax.tree.map(back, final)
 
 
 def _merge(a: Array, n: int) -> Array:

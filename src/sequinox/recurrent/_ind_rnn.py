@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size
+from .._checks import check_key, float_dtype, number, size, wide
 from .._linear import make_weight
+from .._precision import KEEPS_FLOAT32
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
 from ._plan import Affine
@@ -21,8 +22,9 @@ class IndRNN(RecurrentCell):
     h' = \phi(W x + u \odot h + b)
     $$
 
-    with $\phi$ the rectifier or the hyperbolic tangent. The output is the new state $h'$. Units see each other in the
-    next layer only, so stack at least two.
+    with $\phi$ the rectifier or the hyperbolic tangent. The output is the new state $h'$, which is kept in float32 at
+    least, as is $u$: a unit that remembers for long has a $u$ near 1, and stands still in half precision. Units see
+    each other in the next layer only, so stack at least two.
 
     Over $T$ samples a unit's gradient is multiplied by $u^T$ (with the rectifier, while the unit is on): it neither
     vanishes nor grows where $|u|$ is near 1. The paper keeps $|u| \le 2^{1/T}$, so that $T$ samples at most double it.
@@ -43,7 +45,7 @@ class IndRNN(RecurrentCell):
     """
 
     W: Float[Array, "n_hidden n_in"]
-    u: Float[Array, " n_hidden"]
+    u: Float[Array, " n_hidden"] = eqx.field(metadata=KEEPS_FLOAT32)
     b: Float[Array, " n_hidden"]
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
@@ -92,7 +94,7 @@ class IndRNN(RecurrentCell):
         dtype = float_dtype(dtype, "IndRNN")
         W_key, u_key = jax.random.split(check_key(key, "IndRNN"))
         self.W = make_weight(W_key, (n_hidden, n_in), initializer, dtype, "IndRNN")
-        self.u = jax.random.uniform(u_key, (n_hidden,), dtype, -self.u_max, self.u_max)
+        self.u = jax.random.uniform(u_key, (n_hidden,), wide(dtype), -self.u_max, self.u_max)
         self.b = jnp.zeros(n_hidden, dtype)
 
     def clamped(self) -> "IndRNN":
@@ -111,13 +113,13 @@ class IndRNN(RecurrentCell):
         return eqx.tree_at(lambda cell: cell.u, self, jnp.clip(self.u, -self.u_max, self.u_max))
 
     def start(self, dtype: DType) -> Float[Array, " n_hidden"]:
-        """Zeros."""
-        return jnp.zeros(self.n_hidden, dtype)
+        """Zeros, in float32 at least."""
+        return jnp.zeros(self.n_hidden, wide(dtype))
 
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
         """One sample: the new state, twice."""
-        h = affine((self.W, x), self.b) + self.u * state
+        h = affine((self.W, x), self.b).astype(state.dtype) + self.u.astype(state.dtype) * state
         h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
         return h, h

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_key, float_dtype, number, size, wide
+from .._precision import KEEPS_FLOAT32
 from .._types import DType, PRNGKey
 from ._diagonal import DiagonalRecurrence, project
 from ._diagonal_scan import ComplexPair, Method, check_method
@@ -46,9 +47,9 @@ class LRU(DiagonalRecurrence):
         ```
     """
 
-    nu_log: Float[Array, " n_hidden"]
-    theta_log: Float[Array, " n_hidden"]
-    gamma_log: Float[Array, " n_hidden"]
+    nu_log: Float[Array, " n_hidden"] = eqx.field(metadata=KEEPS_FLOAT32)
+    theta_log: Float[Array, " n_hidden"] = eqx.field(metadata=KEEPS_FLOAT32)
+    gamma_log: Float[Array, " n_hidden"] = eqx.field(metadata=KEEPS_FLOAT32)
     B_re: Float[Array, "n_hidden n_in"]
     B_im: Float[Array, "n_hidden n_in"]
     C_re: Float[Array, "n_out n_hidden"]
@@ -102,8 +103,8 @@ class LRU(DiagonalRecurrence):
         # Not quite 0 nor 1, where a logarithm would be infinite.
         u1, u2 = (jax.random.uniform(k, (n_hidden,), fine, 1e-6, 1 - 1e-6) for k in keys[:2])
         nu = -0.5 * jnp.log(u1 * (r_max**2 - r_min**2) + r_min**2)
-        self.nu_log, self.theta_log = jnp.log(nu).astype(dtype), jnp.log(max_phase * u2).astype(dtype)
-        self.gamma_log = (0.5 * jnp.log(-jnp.expm1(-2 * nu))).astype(dtype)
+        self.nu_log, self.theta_log = jnp.log(nu), jnp.log(max_phase * u2)
+        self.gamma_log = 0.5 * jnp.log(-jnp.expm1(-2 * nu))
         inputs, outputs = (n_hidden, n_in), (n_out, n_hidden)
         normal = lambda k, shape, scale: (jax.random.normal(k, shape, fine) * scale).astype(dtype)
         self.B_re, self.B_im = (normal(k, inputs, 1 / math.sqrt(2 * n_in)) for k in keys[2:4])

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
+from .._checks import wide as at_least_single
 from .._layer import SequenceLayer
+from .._precision import keeps_float32
 from .._types import PRNGKey
 from ._caches import with_fixed_caches
 
@@ -133,14 +135,15 @@ def to_device(tree: PyTree) -> PyTree:
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """A tree with its floating-point arrays in another dtype. (By NumPy, which compiles nothing.)"""
+    """As `sequinox.cast`, but by NumPy, which compiles nothing; arrays of NumPy stay such."""
 
-    def one(a: Any) -> Any:
+    def one(a: Any, kept: bool) -> Any:
+        to = at_least_single(dtype) if kept else dtype
         if isinstance(a, np.ndarray):
-            return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.inexact) else a
-        return jax.device_put(np.asarray(a).astype(dtype)) if eqx.is_inexact_array(a) else a
+            return a.astype(to) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+        return jax.device_put(np.asarray(a).astype(to)) if eqx.is_inexact_array(a) else a
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(one, tree, keeps_float32(tree))
 
 
 @dataclasses.dataclass

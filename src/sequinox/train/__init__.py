@@ -49,6 +49,7 @@ from .step._precision import mixed_precision as mixed_precision
 from .step._state import StepReport as StepReport, TrainState as TrainState, init_train_state as init_train_state
 from .step._step import make_step as make_step
 from .step._truncated import look_back as look_back, truncated_bptt as truncated_bptt
+from .step._weight_decay import weight_decay_mask as weight_decay_mask
 from .watch._memory import MemoryEstimate as MemoryEstimate, memory_estimate as memory_estimate
 from .watch._plot import plot_metrics as plot_metrics
 from .watch._profile import (

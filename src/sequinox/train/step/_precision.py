@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from ..._precision import cast
 from ._gradients import GradientFunction, call_objective
 
 
@@ -16,9 +16,11 @@ def mixed_precision(
 ) -> Callable[..., Any]:
     """An objective that computes in half precision, while parameters, gradients and the optimiser stay in single.
 
-    The model is cast on its way into the objective, and its gradient comes back in the parameters' own dtype. Losses of
-    this package sum in float32, and layers that add up over time (averages, slow recurrences) keep their states in
-    float32 whatever they read. Targets are not touched: a number to be predicted has no digits to spare.
+    The model is [cast][sequinox.cast] on its way into the objective, and its gradient comes back in the parameters' own
+    dtype. Losses of this package sum in float32, and layers that add up over time (averages, slow recurrences) keep
+    their states in float32 whatever they read, and the poles and decays that make these slow: rounded, they would be
+    another filter than the one that is evaluated. Modules of your own name such arrays with
+    [`KEEPS_FLOAT32`][sequinox.KEEPS_FLOAT32]. Targets are not touched: a number to be predicted has no digits to spare.
 
     Arguments:
         objective: as of `make_step`, with or without a carry. The carry must be in the dtype the layer gives:
@@ -62,18 +64,10 @@ def mixed_precision(
         select = inputs
         if select is None and hasattr(batch, "inputs"):
             select = lambda batch: batch.inputs
+            if getattr(batch, "static", None) is not None:
+                select = lambda batch: (batch.inputs, batch.static)
         if select is not None:
             batch = eqx.tree_at(select, batch, replace=cast(select(batch), dtype))
         return call_objective(objective, cast(model, dtype), batch, key, *carry)
 
     return lowered
-
-
-def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """`tree` with its floating arrays in `dtype`; complex ones, integers and everything else as they are."""
-
-    def convert(leaf: Any) -> Any:
-        is_floating = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-        return jnp.asarray(leaf).astype(dtype) if is_floating else leaf
-
-    return jax.tree.map(convert, tree)
