@@ -59,3 +59,14 @@ def test_summary_of_modules_of_equinox():
 def test_summary_of_a_function_inside():
     text = sqx.summary(sqx.Sequential([sqx.Dense(3, 2, KEY), jnp.tanh, eqx.nn.LayerNorm(2)]))
     assert "PerSample" in text and "LayerNorm" in text and text.splitlines()[-1].split() == ["total", "12", "48"]
+
+
+def test_abstract_arrays_are_inspected_as_those_they_stand_for():
+    make = lambda key: sqx.recurrent_net(3, 5, 2, key, cell="gru", dtype=jnp.bfloat16)
+    net, abstract = make(KEY), eqx.filter_eval_shape(make, KEY)
+    shapes = {name: (a.shape, a.dtype) for name, a in sqx.parameters(net).items()}
+    assert len(shapes) == 11
+    assert {name: (a.shape, a.dtype) for name, a in sqx.parameters(abstract).items()} == shapes
+    assert abstract.dtype == jnp.bfloat16
+    assert sqx.summary(abstract) == sqx.summary(net)
+    assert abstract.init_state(7)[0].dtype == jnp.bfloat16

@@ -5,17 +5,18 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Inexact
+
+from ._checks import is_inexact
 
 
-def parameters(module: Any) -> dict[str, Inexact[Array, "..."]]:
+def parameters(module: Any) -> dict[str, Any]:
     """The trainable arrays of a module by their names, in the order of the tree.
 
     Arguments:
-        module: any PyTree, for example an Equinox module.
+        module: any PyTree, for example an Equinox module, or its shapes alone (`eqx.filter_eval_shape`).
 
     Returns:
-        A dictionary from paths such as `layers[0].W_z` to floating-point arrays.
+        A dictionary from paths such as `layers[0].W_z` to floating-point arrays (or what stands for them).
 
     ??? example
 
@@ -26,7 +27,7 @@ def parameters(module: Any) -> dict[str, Inexact[Array, "..."]]:
 
         ```
     """
-    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(module, eqx.is_inexact_array))
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(module, is_inexact))
     return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves}
 
 
@@ -65,7 +66,7 @@ def summary(module: eqx.Module) -> str:
         raise TypeError(f"summary: module must be an Equinox module, got {type(module).__name__}")
     arrays = parameters(module).values()
     rows = [("name", "layer", "shape", "dtype", "number", "bytes"), *_rows(".", module, 0)]
-    rows.append(("total", "", "", "", str(sum(a.size for a in arrays)), str(sum(a.nbytes for a in arrays))))
+    rows.append(("total", "", "", "", str(sum(a.size for a in arrays)), str(sum(map(_nbytes, arrays)))))
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     left = "  ".join(f"{{:<{w}}}" for w in widths[:4])
     right = "  ".join(f"{{:>{w}}}" for w in widths[4:])
@@ -75,9 +76,9 @@ def summary(module: eqx.Module) -> str:
 def _rows(name: str, node: Any, depth: int) -> list[tuple[str, ...]]:
     """The lines of one node of the tree and of what is inside it."""
     label = "  " * depth + name
-    if eqx.is_inexact_array(node):
+    if is_inexact(node):
         shape = " x ".join(map(str, node.shape)) or "scalar"
-        return [(label, "", shape, str(node.dtype), str(node.size), str(node.nbytes))]
+        return [(label, "", shape, str(node.dtype), str(node.size), str(_nbytes(node)))]
     if isinstance(node, list | tuple):
         places = getattr(node, "names", range(len(node)))  # layers may have names
         return [row for p, child in zip(places, node, strict=True) for row in _rows(f"{name}[{p!r}]", child, depth)]
@@ -88,8 +89,12 @@ def _rows(name: str, node: Any, depth: int) -> list[tuple[str, ...]]:
     inside = parameters(node).values()
     n_in, n_out = getattr(node, "n_in", None), getattr(node, "n_out", None)
     width = f"{n_in} -> {n_out}" if n_in is not None and n_out is not None else ""
-    numbers = str(sum(a.size for a in inside)), str(sum(a.nbytes for a in inside))
+    numbers = str(sum(a.size for a in inside)), str(sum(map(_nbytes, inside)))
     rows: list[tuple[str, ...]] = [(label, type(node).__name__, width, "", *numbers)]
     for field in dataclasses.fields(node):  # pyright: ignore[reportArgumentType]
         rows += _rows(field.name, getattr(node, field.name), depth + 1)
     return rows
+
+
+def _nbytes(a: Any) -> int:
+    return a.size * a.dtype.itemsize
