@@ -7,6 +7,7 @@ from ._elsewhere import suggestion as _suggestion
 from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
+from ._mask import mask_from_lengths as mask_from_lengths
 from ._room import close_room as _close_room
 from ._stream import Stream as Stream
 from ._teacher_forcing import unroll_forced as unroll_forced

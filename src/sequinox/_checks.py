@@ -123,7 +123,10 @@ def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Arra
     if not isinstance(flags, jax.Array | np.ndarray):
         raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(flags).__name__}")
     if flags.dtype != np.dtype(bool):
-        raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}: give {name}.astype(bool)")
+        hint = f"give {name}.astype(bool)"
+        if name == "mask" and shape and flags.shape == shape[:-1] and jnp.issubdtype(flags.dtype, jnp.integer):
+            hint = f"lengths become a mask by sequinox.mask_from_lengths(lengths, {shape[-1]})"
+        raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}: {hint}")
     if flags.shape != shape:
         raise ValueError(f"{who}: {name} must have shape {shape}, as the samples, got {flags.shape}")
     return jnp.asarray(flags)
