@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import check_array, check_flags, check_key, conform, is_inexact
+from ._show import pdoc
 from ._types import BatchShape, DType, State
 
 if TYPE_CHECKING:  # an argument too many: a type checker refuses it, and a call says what to write instead
@@ -173,6 +174,9 @@ class SequenceLayer(eqx.Module):
         """The dtype of the layer's weights, or None if it has none."""
         leaves = jax.tree.leaves(eqx.filter(self, is_inexact))
         return leaves[0].dtype if leaves else None
+
+    def __pdoc__(self, **options: Any) -> Any:
+        return pdoc(self, **options)
 
     def __hash__(self) -> int:
         try:
