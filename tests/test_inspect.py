@@ -166,4 +166,4 @@ def test_every_layer_is_shown_shortly_and_without_nones(entry: Any):
 
 def test_a_stream_shows_its_layer_its_rows_and_its_state():
     stream = sqx.Stream(sqx.RNN(3, 4, KEY), 2)
-    assert repr(stream) == f"Stream({stream._layer!r}, batch=(2,), {2 * 4 * 4} bytes of state)"
+    assert repr(stream) == "Stream(RNN(n_in=3, n_hidden=4, W=f32[4,3], U=f32[4,4], b=f32[4]), state=f32[2,4])"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._checks import batch_shape, check_array, size
+from ._checks import check_array, size
 from ._layer import SequenceLayer, require_streaming
 from ._types import BatchShape, State
 from .attention import with_capacity
@@ -64,16 +64,13 @@ class Stream:
         self._layer = eqx.nn.inference_mode(layer)
         step = lambda x, state, mask, resets: self._layer.step(x, state, mask=mask, resets=resets)
         self._step, self._step_in_place = jax.jit(step), jax.jit(step, donate_argnums=1)
-        self._batch = batch_shape(batch, "Stream")
         self._grows = capacity is not None
         self._capacity = 16 if capacity is None else size(capacity, "Stream", "capacity")
         self.state = self._layer.init_state(batch) if state is None else state
         self._start = self._state
 
     def __repr__(self) -> str:
-        arrays = jax.tree.leaves(self._state)
-        stands = "ended by an error" if self._state is None else f"{sum(a.nbytes for a in arrays)} bytes of state"
-        return f"Stream({self._layer!r}, batch={self._batch}, {stands})"
+        return f"Stream({self._layer!r}, state={eqx.tree_pformat(self._state)})"
 
     @property
     def state(self) -> State:

@@ -21,7 +21,7 @@ class Sequential(Several):
 
     Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, gives the layers names: the
     state is then a dictionary by those names, `net["rnn"]` is the layer, and `layers['rnn'].W` the path of a weight.
-    Such networks nest.
+    Such networks nest. A slice, `net[:2]`, is the `Sequential` of the layers in it.
 
     Whatever is no sequence layer (`eqx.nn.LayerNorm(8)`, `jnp.tanh`) is applied to every sample, as
     [`PerSample`][sequinox.layers.PerSample]. Behind a layer that pools over time only layers without memory may stand:
