@@ -53,7 +53,7 @@ def test_an_exported_step_with_a_named_state_comes_back_from_a_file(pool: Any):
     xs, state = jax.random.normal(jax.random.key(1), (5, 2, 3)), net.init_state(2)
     step = export.export(jax.jit(lambda x, state: net.step(x, state)))(xs[0], state)
     loaded = export.deserialize(step.serialize())
-    y = None
+    y = jnp.nan
     for x in xs:
         y, state = loaded.call(x, state)
     np.testing.assert_allclose(
