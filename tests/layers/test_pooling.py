@@ -137,7 +137,7 @@ def test_extreme_samples_in_a_stream_and_at_once(xs: Any):
 
 # ---- layers of any width ---------------------------------------------------------------------------------------------
 
-XS = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+ROWS = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
 KEY = jax.random.key(3)
 OF_ANY_WIDTH = {
     "LastStep": (lambda *n: sqx.LastStep(*n), None),
@@ -161,12 +161,12 @@ def test_a_width_that_is_plain_to_see_need_not_be_told(name: str):
     make, key = OF_ANY_WIDTH[name]
     layer, told = make(), make(3)
     mask, resets = np.array([[True, True, False, True], [False] * 4]), np.array([[False, False, False, True]] * 2)
-    expected, state = told.unroll(XS, mask=mask, resets=resets, key=key)
-    np.testing.assert_array_equal(layer.unroll(XS, mask=mask, resets=resets, key=key)[0], expected)
-    np.testing.assert_array_equal(layer(XS, mask=mask, resets=resets, key=key), expected)
-    again = layer.unroll(XS, state, resets=resets, key=key)[0]
-    np.testing.assert_array_equal(again, told.unroll(XS, state, resets=resets, key=key)[0])
+    expected, state = told.unroll(ROWS, mask=mask, resets=resets, key=key)
+    np.testing.assert_array_equal(layer.unroll(ROWS, mask=mask, resets=resets, key=key)[0], expected)
+    np.testing.assert_array_equal(layer(ROWS, mask=mask, resets=resets, key=key), expected)
+    again = layer.unroll(ROWS, state, resets=resets, key=key)[0]
+    np.testing.assert_array_equal(again, told.unroll(ROWS, state, resets=resets, key=key)[0])
     if told.streams:
-        np.testing.assert_array_equal(layer.step(XS[:, 0], key=key)[0], told.step(XS[:, 0], key=key)[0])
+        np.testing.assert_array_equal(layer.step(ROWS[:, 0], key=key)[0], told.step(ROWS[:, 0], key=key)[0])
     with pytest.raises(ValueError, match="the width is not known; give n_in"):
         layer.init_state(2)
