@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sequinox as sqx
+from sequinox._cost import products_of_step
 
 KEY = jax.random.key(0)
 SIZES = {"d": (4, 8, 12, 20), "H": (6, 10, 14, 22), "k": (2, 3, 5, 6), "n": (3, 7, 8, 11), "m": (2, 5, 9, 10)}
@@ -106,47 +107,6 @@ def sum_of_terms(terms: Iterable[tuple[Fraction, str]]) -> str:
 
 
 # ---- what is measured ------------------------------------------------------------------------------------------------
-
-
-def products(jaxpr: Any) -> int:
-    """Multiplications in the matrix products and convolutions of a program."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        inner = [sub for value in eqn.params.values() for sub in subprograms(value)]
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            shape = eqn.invars[0].aval.shape
-            total += eqn.outvars[0].aval.size * math.prod(shape[i] for i in contracted)
-        elif eqn.primitive.name == "conv_general_dilated":
-            out = eqn.params["dimension_numbers"].rhs_spec[0]
-            kernel = eqn.invars[1].aval.shape
-            total += eqn.outvars[0].aval.size * math.prod(kernel) // kernel[out]
-        elif eqn.primitive.name == "cond":
-            total += max(map(products, inner))
-        elif not eqn.primitive.name.startswith("custom_vjp_call_bwd"):
-            total += sum(map(products, inner)) * eqn.params.get("length", 1)
-    return total
-
-
-def subprograms(value: Any) -> list[Any]:
-    """The programs in a parameter of an instruction."""
-    if isinstance(value, list | tuple):
-        return [sub for v in value for sub in subprograms(v)]
-    value = getattr(value, "jaxpr", value)
-    return [value] if hasattr(value, "eqns") else []
-
-
-def cost(layer: Any, x: Any, state: Any) -> int:
-    """Multiplications of one step; of a layer that does not stream, of one sample of a sequence of one."""
-    arrays, rest = eqx.partition(layer, lambda a: isinstance(a, jax.ShapeDtypeStruct))
-
-    def run(arrays: Any, x: Any, state: Any) -> Any:
-        layer = eqx.nn.inference_mode(eqx.combine(arrays, rest))
-        if layer.streams:
-            return layer.step(x, state)
-        return layer.unroll(jnp.expand_dims(x, layer._time_axis(x.ndim + 1)), state)
-
-    return products(jax.make_jaxpr(run)(arrays, x, state).jaxpr)
 
 
 def count(layer: Any) -> int:
@@ -332,7 +292,7 @@ def row(specimen: Specimen) -> str:
     built = [specimen.at(p) for p in specimen.points]
     layer = built[0][0]
     fit = lambda values: polynomial(specimen.points, values, specimen.degree)
-    steps = fit([cost(*b) for b in built])
+    steps = fit([products_of_step(*b) for b in built])
     name = specimen.kind.__name__
     cells = [
         f"[`{name}`][sequinox.{name}]",

@@ -209,7 +209,7 @@ def constructors() -> list[Case]:
         ("MeanOverTime: width", lambda: sqx.MeanOverTime("3"), TypeError, ("MeanOverTime", "n_in", "integer")),
         ("MeanOverTime: integers", lambda: sqx.MeanOverTime(3)(XS.astype(int)), TypeError, ("floating", "int32")),
         ("Sequential: empty", lambda: sqx.Sequential([]), ValueError, ("Sequential", "layers", "at least one")),
-        ("Sequential: one layer", lambda: sqx.Sequential(GRU), TypeError, ("Sequential", "list", "GRU")),
+        ("Sequential: one layer", lambda: sqx.Sequential(GRU), TypeError, ("Sequential", "list")),
         ("Sequential: a number", lambda: sqx.Sequential([GRU, 3]), TypeError, ("layers[1]", "3")),
         ("Sequential: widths", lambda: sqx.Sequential([gru(3, 5), gru(4, 2)]), ValueError, ("layers[1]", "4", "5")),
         (

@@ -49,7 +49,7 @@ def cases() -> list[Case]:
     return [
         *shared,
         ("RWA: f_h", lambda: sqx.RWA(3, 6, KEY, f_h="relu"), ValueError, ("RWA", "f_h", '"tanh"', "relu")),
-        ("RWA: f_h a function", lambda: sqx.RWA(3, 6, KEY, f_h=jnp.tanh), ValueError, ("RWA", "f_h", '"tanh"')),
+        ("RWA: f_h a function", lambda: sqx.RWA(3, 6, KEY, f_h=jnp.sum), ValueError, ("RWA", "f_h", "shape")),
         ("RWA: start", lambda: sqx.RWA(3, 6, KEY, trained_start=1), TypeError, ("RWA", "trained_start", "True")),
         (
             "RWA: the state of an LSTM",

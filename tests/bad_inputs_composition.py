@@ -65,7 +65,7 @@ def _composed() -> list[Case]:
         ),
         ("Residual: offline", lambda: residual(both), ValueError, ("Residual", "6", "3")),
         ("Parallel: empty", lambda: parallel([]), ValueError, ("Parallel", "at least one")),
-        ("Parallel: one layer", lambda: parallel(gru(3, 5)), TypeError, ("Parallel", "list", "dictionary", "GRU")),
+        ("Parallel: one layer", lambda: parallel(gru(3, 5)), TypeError, ("Parallel", "list")),
         ("Parallel: join", lambda: parallel([gru(3, 5)], "mean"), ValueError, ("join", "concatenate", "sum", "'mean'")),
         (
             "Parallel: widths",

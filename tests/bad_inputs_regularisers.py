@@ -117,7 +117,7 @@ def cases() -> list[Case]:
         ("VariationalDropout: width", lambda: variational(0.5, 0), ValueError, ("VariationalDropout", "n_in", "0")),
         (
             "VariationalDropout: no width",
-            lambda: variational()(XS, key=KEY),
+            lambda: variational().init_state(2),
             ValueError,
             ("width is not known", "n_in"),
         ),

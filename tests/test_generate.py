@@ -451,3 +451,11 @@ def test_masked_tokens_may_be_anything():
     prompt = jnp.where(MASK, PROMPT, -100)
     expected = generate(MODELS["attention"], PROMPT, 3, mask=MASK)
     np.testing.assert_array_equal(generate(MODELS["attention"], prompt, 3, mask=MASK).tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("around", [sqx.Remat, lambda m: sqx.Sequential([sqx.Remat(m), sqx.Dropout(0.5)])])
+def test_a_bad_token_is_named_whatever_stands_around_the_embedding(around: Any):
+    k1, k2 = jax.random.split(jax.random.key(0))
+    model = around(sqx.Sequential([eqx.nn.Embedding(5, 3, key=k1), sqx.RNN(3, 5, k2)]))
+    with pytest.raises(ValueError, match="tokens of prompt must be at least 0 and less than 5"):
+        sqx.generate(model, jnp.array([1, 5]), 2)

@@ -169,3 +169,46 @@ def test_an_error_in_a_stream_says_so_until_it_is_reset():
         run(x)
     run.reset()
     np.testing.assert_array_equal(run(x), first)
+
+
+# ---- what an error takes with it -------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Any, dict[str, Any]]] = {
+    "shape": (jnp.ones((2, 5)), {}),
+    "rank": (jnp.ones(4), {}),
+    "dtype": (jnp.ones((2, 4), jnp.bfloat16), {}),
+    "list": ([[1.0] * 4] * 2, {}),
+    "mask of another shape": (jnp.ones((2, 4)), {"mask": jnp.ones(3, bool)}),
+    "mask of integers": (jnp.ones((2, 4)), {"mask": jnp.ones(2, int)}),
+    "resets of another shape": (jnp.ones((2, 4)), {"resets": jnp.ones((2, 1), bool)}),
+}
+
+
+def test_a_state_is_not_given_up_before_the_arguments_are_checked():
+    xs = jax.random.normal(jax.random.key(1), (3, 2, 4))
+    stream, expected = sqx.Stream(decoder(), 2, capacity=4), sqx.Stream(decoder(), 2, capacity=4)
+    stream(xs[0])
+    expected(xs[0])
+    for x, flags in WRONG.values():
+        with pytest.raises((ValueError, TypeError), match=r"must have shape|has dtype|must be a JAX|must be boolean"):
+            stream(x, **flags)
+    np.testing.assert_array_equal(stream(xs[1]), expected(xs[1]))
+    assert slots(stream) == 4  # nor is there room lost
+    np.testing.assert_array_equal(stream(xs[2]), expected(xs[2]))
+
+
+def test_a_stream_goes_on_after_ctrl_c_while_a_step_is_compiled(monkeypatch: pytest.MonkeyPatch):
+    stream, x = sqx.Stream(decoder(), capacity=4), jnp.ones(4)
+    first = np.asarray(stream(x))
+    step: Any = stream._step_in_place
+
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_step_in_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stream(x)
+    monkeypatch.setattr(stream, "_step_in_place", step)
+    expected = sqx.Stream(decoder(), capacity=4)
+    np.testing.assert_array_equal(first, expected(x))
+    np.testing.assert_array_equal(stream(x), expected(x))

@@ -1,13 +1,15 @@
 """sequinox: sequence layers for Equinox that step and unroll with the same weights."""
 
-import importlib
-import types
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
+from ._elsewhere import suggestion as _suggestion
 from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
+from ._mask import mask_from_lengths as mask_from_lengths
 from ._precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, cast as cast, keeps_float32 as keeps_float32
+from ._room import close_room as _close_room
 from ._stream import Stream as Stream
 from ._teacher_forcing import unroll_forced as unroll_forced
 from .attention import (
@@ -115,108 +117,113 @@ from .recurrent import (
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what `__getattr__` finds
-    from .interop import (
-        from_torch as from_torch,
-        load_torch as load_torch,
-        save_safetensors as save_safetensors,
-        to_torch as to_torch,
-    )
-    from .tasks import (
-        JapaneseVowels as JapaneseVowels,
-        Split as Split,
-        japanese_vowels as japanese_vowels,
-        standardise as standardise,
-    )
-    from .testing import (
-        check_layer as check_layer,
-    )
-    from .train import (
-        AdaptiveClipState as AdaptiveClipState,
-        AtEnd as AtEnd,
-        AveragedState as AveragedState,
-        Batch as Batch,
-        Batches as Batches,
-        Buckets as Buckets,
-        Checkpoints as Checkpoints,
-        DataParallel as DataParallel,
-        FitResult as FitResult,
-        GradientFunction as GradientFunction,
-        Gradients as Gradients,
-        Interrupt as Interrupt,
-        MemoryEstimate as MemoryEstimate,
-        MetricsLog as MetricsLog,
-        OneSequence as OneSequence,
-        Packed as Packed,
-        Packs as Packs,
-        Padded as Padded,
-        Profile as Profile,
-        ProgramCost as ProgramCost,
-        ProgramMemory as ProgramMemory,
-        Restored as Restored,
-        SequenceBatch as SequenceBatch,
-        StepReport as StepReport,
-        TensorBoard as TensorBoard,
-        Total as Total,
-        TrainState as TrainState,
-        Windows as Windows,
-        absolute_error as absolute_error,
-        accumulate as accumulate,
-        accuracy as accuracy,
-        adaptive_clip as adaptive_clip,
-        at_end as at_end,
-        averaged_model as averaged_model,
-        binary_cross_entropy as binary_cross_entropy,
-        bits_per_character as bits_per_character,
-        catch_interrupts as catch_interrupts,
-        clip_by_norm as clip_by_norm,
-        clip_by_value as clip_by_value,
-        confusion_matrix as confusion_matrix,
-        cross_entropy as cross_entropy,
-        ctc_loss as ctc_loss,
-        early_stopping as early_stopping,
-        epoch_batches as epoch_batches,
-        fit as fit,
-        grain_buckets as grain_buckets,
-        grain_pack as grain_pack,
-        grain_pad as grain_pad,
-        grain_windows as grain_windows,
-        huber_error as huber_error,
-        init_train_state as init_train_state,
-        load_model as load_model,
-        look_back as look_back,
-        make_step as make_step,
-        memory_estimate as memory_estimate,
-        mixed_precision as mixed_precision,
-        move_resets as move_resets,
-        next_token_loss as next_token_loss,
-        next_tokens as next_tokens,
-        pack as pack,
-        pad as pad,
-        perplexity as perplexity,
-        plot_metrics as plot_metrics,
-        profile as profile,
-        save_model as save_model,
-        shard_largest_axis as shard_largest_axis,
-        squared_error as squared_error,
-        truncated_bptt as truncated_bptt,
-        unpad as unpad,
-        warm_start as warm_start,
-        weight_decay_mask as weight_decay_mask,
-        windows as windows,
-        with_average as with_average,
-    )
+if _typing.TYPE_CHECKING:
+    from .interop import *  # noqa: F403
+    from .tasks import *  # noqa: F403
+    from .testing import *  # noqa: F403
+    from .train import *  # noqa: F403
 
-_LATER = ("interop", "tasks", "testing", "train")
+_LATER = {  # what `__getattr__` finds, by where it stands
+    "interop": (
+        "from_torch",
+        "load_torch",
+        "save_safetensors",
+        "to_torch",
+    ),
+    "tasks": (
+        "JapaneseVowels",
+        "Split",
+        "japanese_vowels",
+        "standardise",
+    ),
+    "testing": ("check_layer",),
+    "train": (
+        "AdaptiveClipState",
+        "AtEnd",
+        "AveragedState",
+        "Batch",
+        "Batches",
+        "Buckets",
+        "Checkpoints",
+        "DataParallel",
+        "FitResult",
+        "GradientFunction",
+        "Gradients",
+        "Interrupt",
+        "MemoryEstimate",
+        "MetricsLog",
+        "OneSequence",
+        "Packed",
+        "Packs",
+        "Padded",
+        "Profile",
+        "ProgramCost",
+        "ProgramMemory",
+        "Restored",
+        "SequenceBatch",
+        "StepReport",
+        "TensorBoard",
+        "Total",
+        "TrainState",
+        "Windows",
+        "absolute_error",
+        "accumulate",
+        "accuracy",
+        "adaptive_clip",
+        "at_end",
+        "averaged_model",
+        "binary_cross_entropy",
+        "bits_per_character",
+        "catch_interrupts",
+        "clip_by_norm",
+        "clip_by_value",
+        "confusion_matrix",
+        "cross_entropy",
+        "ctc_loss",
+        "early_stopping",
+        "epoch_batches",
+        "fit",
+        "grain_buckets",
+        "grain_pack",
+        "grain_pad",
+        "grain_windows",
+        "huber_error",
+        "init_train_state",
+        "load_model",
+        "look_back",
+        "make_step",
+        "memory_estimate",
+        "mixed_precision",
+        "move_resets",
+        "next_token_loss",
+        "next_tokens",
+        "pack",
+        "pad",
+        "perplexity",
+        "plot_metrics",
+        "profile",
+        "save_model",
+        "shard_largest_axis",
+        "squared_error",
+        "truncated_bptt",
+        "unpad",
+        "warm_start",
+        "weight_decay_mask",
+        "windows",
+        "with_average",
+    ),
+}
+_ROOM_OF = {name: room for room, names in _LATER.items() for name in (room, *names)}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """What is no layer is imported when first asked for: training alone takes longer than all the layers."""
-    if not name.startswith("_"):
-        for subpackage in _LATER:
-            module = importlib.import_module(f"{__name__}.{subpackage}")
-            if name == subpackage:
-                return module
-            if not isinstance(vars(module).get(name), types.ModuleType | None):
-                return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _ROOM_OF:
+        hint = "" if name.startswith("_") else _suggestion(name, globals()["__all__"])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    room = _importlib.import_module(f"{__name__}.{_ROOM_OF[name]}")
+    return room if name in _LATER else getattr(room, name)
+
+
+_ROOMS = ("attention", "convolution", "filters", "layers", "models", "recurrent")
+_close_room(__name__, later=(*_ROOMS, *_ROOM_OF))

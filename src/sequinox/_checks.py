@@ -98,13 +98,35 @@ def raise_if(values: Any, wrong: Array, message: str) -> Any:
     return values
 
 
+def check_array(x: Any, who: str, name: str) -> None:
+    """Refuses what is no array of JAX or NumPy, and says how to make one of a list or another library's."""
+    if isinstance(x, jax.Array | np.ndarray):
+        return
+    hint = ""
+    if isinstance(x, list | tuple | int | float):
+        hint = f": give numpy.asarray({name}, numpy.float32), or numpy.asarray({name}) of integer tokens"
+    elif callable(getattr(x, "numpy", None)):  # of PyTorch or TensorFlow
+        hint = f": give {name}.numpy()"
+    raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(x).__name__}{hint}")
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is a floating-point array, or stands for one (`jax.ShapeDtypeStruct`): what is trained."""
+    return eqx.is_inexact_array(leaf) or (
+        isinstance(leaf, jax.ShapeDtypeStruct) and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+    )
+
+
 def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Array | None:
     if flags is None:
         return None
     if not isinstance(flags, jax.Array | np.ndarray):
         raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(flags).__name__}")
     if flags.dtype != np.dtype(bool):
-        raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}")
+        hint = f"give {name}.astype(bool)"
+        if name == "mask" and shape and flags.shape == shape[:-1] and jnp.issubdtype(flags.dtype, jnp.integer):
+            hint = f"lengths become a mask by sequinox.mask_from_lengths(lengths, {shape[-1]})"
+        raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}: {hint}")
     if flags.shape != shape:
         raise ValueError(f"{who}: {name} must have shape {shape}, as the samples, got {flags.shape}")
     return jnp.asarray(flags)

@@ -16,8 +16,7 @@ from ._checks import check_flags, check_key, number, raise_if, size
 from ._decoding import Generated, log_softmax, read_prompt, rest, with_room
 from ._layer import SequenceLayer, require_streaming
 from ._types import PRNGKey, State
-from .layers import PerSample, Sequential
-from .models import EncoderDecoder, RecurrentEncoderDecoder, TiedReadout
+from .layers import PerSample
 
 
 def generate(
@@ -168,14 +167,8 @@ def _check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: 
 
 def _n_known(model: Any) -> int | None:
     """How many tokens the embedding in front has, if it can be told."""
-    first: dict[type, Callable[[Any], Any]] = {
-        Sequential: lambda m: m.layers[0],
-        EncoderDecoder: lambda m: m.decoder,
-        RecurrentEncoderDecoder: lambda m: m.decoder,
-        TiedReadout: lambda m: m.embedding,
-    }
-    while type(model) in first:
-        model = first[type(model)](model)
+    while model._inside:
+        model = model._inside[0]
     known = isinstance(model, PerSample) and isinstance(model.function, eqx.nn.Embedding)
     return model.function.num_embeddings if known else None
 

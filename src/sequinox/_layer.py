@@ -20,7 +20,7 @@ layer does the same as with a batch axis.
 
 import abc
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import equinox as eqx
 import jax
@@ -28,9 +28,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._checks import check_flags, check_key, conform
+from ._checks import check_array, check_flags, check_key, conform
 from ._precision import dtypes, misfit
+from ._show import pdoc
 from ._types import BatchShape, DType, State
+
+if TYPE_CHECKING:  # an argument too many: a type checker refuses it, and a call says what to write instead
+    from typing import Never as Misplaced
+else:
+    Misplaced = Any
 
 
 class SequenceLayer(eqx.Module):
@@ -100,6 +106,8 @@ class SequenceLayer(eqx.Module):
         del memory, mask
         return state
 
+    # ---- what composition asks -------------------------------------------------------------------------------------
+
     @property
     def pools(self) -> bool:
         """Whether a stretch gives one output, `"*batch n_out"`, instead of one a sample."""
@@ -116,9 +124,42 @@ class SequenceLayer(eqx.Module):
         return None
 
     @property
+    def memoryless(self) -> bool:
+        """Whether an output depends on its own sample alone. So it does where a layer streams with an empty state."""
+        if self._inside:
+            return self.streams and all(layer.memoryless for layer in self._inside)
+        return self.streams and not jax.tree.leaves(jax.eval_shape(self.init_state))
+
+    def with_width(self, n_in: int) -> "SequenceLayer":
+        """The same layer for samples of a given width, where it serves any width and has to know it for its state.
+
+        A composed layer tells it to those inside, a call reads it off its samples. Default: the layer itself.
+
+        Arguments:
+            n_in: width of a sample.
+        """
+        del n_in
+        return self
+
+    @property
+    def _keeps_width(self) -> bool:
+        """Whether the output is as wide as the samples, where `n_out` is None. Default: it is."""
+        return self.n_out is None
+
+    @property
+    def _inside(self) -> "tuple[SequenceLayer, ...]":
+        """The layers that a composed one runs; the first of them reads its samples. Default: none."""
+        return ()
+
+    @property
+    def _lacks_width(self) -> bool:
+        """Whether the state cannot be made before `with_width`. Default: if so for a layer inside."""
+        return any(layer._lacks_width for layer in self._inside)
+
+    @property
     def _sample_ndim(self) -> int:
         """1 for vectors; 0 for a layer that reads integer tokens."""
-        return 1
+        return self._inside[0]._sample_ndim if self._inside else 1
 
     # ---- the public interface --------------------------------------------------------------------------------------
 
@@ -138,12 +179,24 @@ class SequenceLayer(eqx.Module):
         weights, kept = dtypes(self)
         return kept if weights is None else weights
 
+    def __pdoc__(self, **options: Any) -> Any:
+        return pdoc(self, **options)
+
+    def __hash__(self) -> int:
+        try:
+            return super().__hash__()
+        except TypeError:
+            raise TypeError(
+                f"{type(self).__name__} holds arrays and cannot be hashed, as jax.jit asks of a function: write "
+                "jax.jit(lambda x, state: layer.step(x, state)) or equinox.filter_jit(layer.step)"
+            ) from None
+
     @final
     def step(
         self,
         x: Any,
         state: State = None,
-        *,
+        *misplaced: Misplaced,
         mask: Any = None,
         resets: Any = None,
         key: Any = None,
@@ -165,8 +218,10 @@ class SequenceLayer(eqx.Module):
             ValueError: if a shape is wrong.
         """
         who = f"{type(self).__name__}.step"
+        refuse_misplaced(misplaced, who)
         require_streaming(self, who)
         x, batch = self._check_samples(x, who, "x", time=False)
+        self = self._fitted(x)
         mask, resets = check_flags(mask, batch, who, "mask"), check_flags(resets, batch, who, "resets")
         dtype = self._stream_dtype(x)
         state = self._resolve_state(state, batch, dtype, who)
@@ -188,7 +243,7 @@ class SequenceLayer(eqx.Module):
         self,
         xs: Any,
         state: State = None,
-        *,
+        *misplaced: Misplaced,
         mask: Any = None,
         resets: Any = None,
         key: Any = None,
@@ -211,13 +266,15 @@ class SequenceLayer(eqx.Module):
             ValueError: if a shape is wrong.
         """
         who = f"{type(self).__name__}.unroll"
+        refuse_misplaced(misplaced, who)
         xs, batch, mask, resets, key = self._check_sequence(xs, mask, resets, key, who)
+        self = self._fitted(xs)
         state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
         ys, state = self._unroll(xs, state, mask, resets, key)
         return self._finish(ys, mask, who), state
 
     @final
-    def forward(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+    def forward(self, xs: Any, *misplaced: Misplaced, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
         """Reads a whole sequence from the initial state: `unroll` without the states.
 
         Arguments:
@@ -230,13 +287,14 @@ class SequenceLayer(eqx.Module):
             The outputs `"*batch time n_out"`; `"*batch n_out"` from a layer that pools.
         """
         who = f"{type(self).__name__}.forward"
+        refuse_misplaced(misplaced, who)
         xs, _, mask, resets, key = self._check_sequence(xs, mask, resets, key, who)
         return self._finish(self._forward(xs, mask, resets, key), mask, who)
 
     @final
-    def __call__(self, xs: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+    def __call__(self, xs: Any, *misplaced: Misplaced, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
         """The same as [`forward`][sequinox.SequenceLayer.forward]."""
-        return self.forward(xs, mask=mask, resets=resets, key=key)
+        return self.forward(xs, *misplaced, mask=mask, resets=resets, key=key)
 
     # ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -265,8 +323,7 @@ class SequenceLayer(eqx.Module):
         return x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else self.dtype
 
     def _check_samples(self, x: Any, who: str, name: str, *, time: bool) -> tuple[Array, tuple[int, ...]]:
-        if not isinstance(x, jax.Array | np.ndarray):
-            raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(x).__name__}")
+        check_array(x, who, name)
         x = jnp.asarray(x)
         width = "n_in" if self.n_in is None else str(self.n_in)
         axes = (["time"] if time else []) + ([width] if self._sample_ndim else [])
@@ -275,7 +332,11 @@ class SequenceLayer(eqx.Module):
             if not jnp.issubdtype(x.dtype, jnp.integer):
                 raise TypeError(f"{who}: {name} must hold integer tokens, got dtype {x.dtype}")
         elif not jnp.issubdtype(x.dtype, jnp.inexact):
-            raise TypeError(f"{who}: {name} must be of a floating dtype, got {x.dtype}")
+            weights = "float32" if self.dtype is None else self.dtype
+            raise TypeError(
+                f"{who}: {name} must be of a floating dtype, got {x.dtype}: cast it, {name}.astype({weights}), or read "
+                "tokens through an equinox.nn.Embedding in front (tokens=True of the models that take it)"
+            )
         elif (weights := misfit(self, x.dtype)) is not None:
             raise TypeError(
                 f"{who}: {name} has dtype {x.dtype} but the weights have {weights}; cast one to the other's dtype"
@@ -286,15 +347,34 @@ class SequenceLayer(eqx.Module):
             raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")
         return x, x.shape[: x.ndim - len(axes)]
 
+    def _fitted(self, x: Array) -> "SequenceLayer":
+        """The layer with the width of its samples told, where its state needs that."""
+        return self.with_width(x.shape[-1]) if self._lacks_width and self._sample_ndim else self
+
     def _resolve_state(self, state: State, batch: tuple[int, ...], dtype: Any, who: str) -> State:
         """The given state in the layer's own containers, its shapes and dtypes checked; None is the initial state."""
         if state is None:
             return self.init_state(batch, dtype)
-        return self._conform_state(state, batch, dtype, f"{who}: state")
+        try:
+            return self._conform_state(state, batch, dtype, f"{who}: state")
+        except (TypeError, ValueError) as error:
+            if not isinstance(state, jax.Array | np.ndarray) or state.dtype != np.dtype(bool):
+                raise
+            raise type(error)(f"{error}; a mask goes by its name: mask=") from None
 
     def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
         """A given state in the layer's own containers, checked. Default: it must be like `init_state`'s."""
         return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), where)
+
+
+def refuse_misplaced(misplaced: tuple[Any, ...], who: str) -> None:
+    """Raises for a mask, or a state for a whole sequence, given by its place and not by its name."""
+    if misplaced:
+        place = "samples and a state" if who.endswith((".step", ".unroll")) else "the samples alone"
+        raise TypeError(
+            f"{who} takes {place} by position, got {len(misplaced)} more: a mask, resets or a key go by their names, "
+            "as in mask=mask; to begin at a state there is unroll(xs, state)"
+        )
 
 
 def composed_field(fields: Iterable[int | None]) -> int | None:

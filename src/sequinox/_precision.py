@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ._checks import float_dtype, wide
+from ._checks import float_dtype, is_inexact, wide
 from ._types import DType
 
 _MARK = "sequinox.keeps_float32"
@@ -129,7 +129,7 @@ def dtypes(tree: PyTree) -> tuple[np.dtype | None, np.dtype | None]:
     """The dtype of the first ordinary floating array, and of the first that keeps float32; None if there is none."""
     found: list[np.dtype | None] = [None, None]
     for leaf, kept in zip(jax.tree.leaves(tree), jax.tree.leaves(keeps_float32(tree)), strict=True):
-        if found[kept] is None and eqx.is_inexact_array(leaf):
+        if found[kept] is None and is_inexact(leaf):
             found[kept] = leaf.dtype
     return found[0], found[1]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._checks import size
+from ._checks import check_array, size
 from ._layer import SequenceLayer, require_streaming
 from ._types import BatchShape, State
 from .attention import with_capacity
@@ -69,6 +69,9 @@ class Stream:
         self.state = self._layer.init_state(batch) if state is None else state
         self._start = self._state
 
+    def __repr__(self) -> str:
+        return f"Stream({self._layer!r}, state={eqx.tree_pformat(self._state)})"
+
     @property
     def state(self) -> State:
         """The state after the last sample: a PyTree that may be read, kept, and assigned.
@@ -107,7 +110,12 @@ class Stream:
 
         Returns:
             The output `"*batch n_out"`.
+
+        Raises:
+            TypeError, ValueError: if an argument does not fit; the stream then stands where it stood.
+            RuntimeError: if an error within an earlier step has ended the stream.
         """
+        check_array(x, "Stream", "x")
         if self._room == math.inf:
             y, self._state = self._step(x, self._state, mask, resets)
             return y
@@ -117,9 +125,14 @@ class Stream:
             self._make_room()
         if self._shared:  # the caller may keep it, and the step overwrites it
             self._state, self._shared = jax.tree.map(jnp.copy, self._state), False
-        state, self._state = self._state, None  # overwritten also by a step that ends in an error
-        y, self._state = self._step_in_place(x, state, mask, resets)
+        state = self._state
         self._room -= 1
+        try:
+            y, self._state = self._step_in_place(x, state, mask, resets)
+        except BaseException:  # Ctrl-C as well
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):  # a step that has begun overwrites it
+                self._state = None
+            raise
         return y
 
     def reset(self) -> None:

@@ -141,3 +141,13 @@ def test_random_state_space_starts_stable():
     assert layer(XS).shape == (2, 400, 2)
     many = eqx.filter_vmap(lambda k: sqx.StateSpace.random(3, 6, k))(jax.random.split(jax.random.key(1), 4))
     assert many.A.shape == (4, 6, 6) and many.C is None
+
+
+def test_sizes_or_a_key_in_place_of_numbers_say_what_is_taken():
+    key = jax.random.key(0)
+    with pytest.raises(TypeError, match=r"A must be a matrix, got 3: .*StateSpace\.random\(n_in, n_hidden, key"):
+        sqx.StateSpace(3, 4, 2, key)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="D must be an array of numbers, got a PRNG key"):
+        sqx.StateSpace(np.eye(2), np.eye(2), np.eye(2), key)
+    with pytest.raises(TypeError, match="alpha must be an array of numbers, got a PRNG key"):
+        sqx.OnePole(3, key)

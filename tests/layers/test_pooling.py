@@ -133,3 +133,40 @@ def test_extreme_samples_in_a_stream_and_at_once(xs: Any):
     y, _ = layer.step(xs[-1], state)
     np.testing.assert_allclose(y, layer(xs), rtol=1e-6)
     np.testing.assert_allclose(y, xs.astype(np.float64).mean(0), rtol=1e-6)
+
+
+# ---- layers of any width ---------------------------------------------------------------------------------------------
+
+ROWS = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+KEY = jax.random.key(3)
+OF_ANY_WIDTH = {
+    "LastStep": (lambda *n: sqx.LastStep(*n), None),
+    "MeanOverTime": (lambda *n: sqx.MeanOverTime(*n), None),
+    "MaxOverTime": (lambda *n: sqx.MaxOverTime(*n), None),
+    "Flatten": (lambda *n: sqx.Flatten(5, *n), None),
+    "RunningMean": (lambda *n: sqx.RunningMean(*n), None),
+    "RunningMax": (lambda *n: sqx.RunningMax(*n), None),
+    "VariationalDropout": (lambda *n: sqx.VariationalDropout(0.5, *n), KEY),
+    "Sequential": (lambda *n: sqx.Sequential([sqx.Dropout(0.0), sqx.RunningMax(*n), jnp.tanh, sqx.LastStep(*n)]), None),
+    "Parallel": (lambda *n: sqx.Parallel({"a": sqx.RunningMax(*n), "b": sqx.RunningMean(*n)}), None),
+    "Residual": (lambda *n: sqx.Residual(sqx.RunningMax(*n)), None),
+    "Remat": (lambda *n: sqx.Remat(sqx.RunningMean(*n)), None),
+    "Stack": (lambda *n: sqx.Stack([sqx.RunningMax(*n), sqx.RunningMax(*n)]), None),
+    "Bidirectional": (lambda *n: sqx.Bidirectional(sqx.MaxOverTime(*n), sqx.LastStep(*n)), None),
+}
+
+
+@pytest.mark.parametrize("name", OF_ANY_WIDTH)
+def test_a_width_that_is_plain_to_see_need_not_be_told(name: str):
+    make, key = OF_ANY_WIDTH[name]
+    layer, told = make(), make(3)
+    mask, resets = np.array([[True, True, False, True], [False] * 4]), np.array([[False, False, False, True]] * 2)
+    expected, state = told.unroll(ROWS, mask=mask, resets=resets, key=key)
+    np.testing.assert_array_equal(layer.unroll(ROWS, mask=mask, resets=resets, key=key)[0], expected)
+    np.testing.assert_array_equal(layer(ROWS, mask=mask, resets=resets, key=key), expected)
+    again = layer.unroll(ROWS, state, resets=resets, key=key)[0]
+    np.testing.assert_array_equal(again, told.unroll(ROWS, state, resets=resets, key=key)[0])
+    if told.streams:
+        np.testing.assert_array_equal(layer.step(ROWS[:, 0], key=key)[0], told.step(ROWS[:, 0], key=key)[0])
+    with pytest.raises(ValueError, match="the width is not known; give n_in"):
+        layer.init_state(2)

@@ -84,3 +84,56 @@ def test_a_function_of_unknown_width_may_stand_in_front():
     both = sqx.Bidirectional(sqx.PerSample(twice), sqx.GRU(3, 4, jax.random.key(0)))
     assert both.n_out is None
     assert sqx.Sequential([both, sqx.Dense(10, 2, jax.random.key(0))])(xs).shape == (4, 2)
+
+
+class Doubled(sqx.SequenceLayer):
+    """A layer of one's own, which has no state."""
+
+    n_in: int = eqx.field(static=True, default=5)
+    n_out: int = eqx.field(static=True, default=5)
+
+    def init_state(self, batch=(), dtype=None):
+        return ()
+
+    def _step(self, x, state, key):
+        return 2 * x, state
+
+
+def test_what_streams_with_an_empty_state_is_memoryless_whatever_its_class():
+    gru, feed = sqx.GRU(3, 5, K1), sqx.FeedForward(5, 7, K2)
+    without = {
+        "Stack": sqx.Stack([feed, feed]),
+        "own": Doubled(),
+        "Residual": sqx.Residual(feed),
+        "Remat": sqx.Remat(sqx.Stack([feed])),
+        "Parallel": sqx.Parallel([feed, Doubled()], join="sum"),
+        "nested": sqx.Sequential([jnp.tanh, sqx.Stack([feed])]),
+    }
+    h = gru(XS)[:, -1]
+    for layer in without.values():
+        assert layer.memoryless
+        net = sqx.Sequential([gru, sqx.LastStep(), layer])
+        np.testing.assert_allclose(net(XS), layer(h[:, None])[:, 0], atol=1e-6)
+        np.testing.assert_allclose(net.unroll(XS)[0], layer(h[:, None])[:, 0], atol=1e-6)
+    both = sqx.Bidirectional(sqx.Dense(5, 2, K1), sqx.Dense(5, 2, K2))
+    attention = sqx.MultiHeadCrossAttention(5, 1, K1)
+    for layer in (sqx.GRU(5, 4, K2), sqx.VariationalDropout(), sqx.Stack([sqx.RNN(5, 5, K1)]), both, attention):
+        assert not layer.memoryless
+        with pytest.raises(ValueError, match="has a memory"):
+            sqx.Sequential([gru, sqx.LastStep(), layer])
+    with pytest.raises(ValueError, match="memory"):
+        sqx.Residual(sqx.Dense(3, 5, K1), projection=gru)
+
+
+def test_a_slice_is_such_a_layer_of_the_layers_in_it():
+    net = sqx.Sequential({"rnn": sqx.RNN(3, 5, K1), "last": sqx.LastStep(), "head": sqx.Dense(5, 2, K2)})
+    body = net[:2]
+    assert isinstance(body, sqx.Sequential) and body.names == ("rnn", "last") and body.n_out == 5
+    np.testing.assert_array_equal(body(XS), net["rnn"](XS)[:, -1])
+    assert [type(la) for la in sqx.Sequential(list(net))[1:]] == [sqx.LastStep, sqx.Dense]
+    side = sqx.Parallel([sqx.RNN(3, 5, K1), sqx.RNN(3, 5, K2), sqx.RNN(3, 5, K3)], join="sum")
+    np.testing.assert_allclose(side[1:](XS), side[1](XS) + side[2](XS), atol=1e-6)
+    stack = sqx.Stack([sqx.RNN(3, 3, k) for k in (K1, K2, K3)])
+    np.testing.assert_allclose(stack[1:](XS), stack[2](stack[1](XS)), atol=1e-6)
+    with pytest.raises(ValueError, match="at least one"):
+        net[5:]

@@ -328,3 +328,17 @@ def test_averages_in_a_network():
     ]
     assert len(cells) == 2
     assert all(c.f_a == "sigmoid" and float(c.b_gamma[0]) == 3 for c in cells)
+
+
+def test_both_averages_take_a_function_to_squash_with():
+    xs = jax.random.normal(jax.random.key(1), (7, 3))
+    named, own = (sqx.RWA(3, 5, jax.random.key(0), f_h=f) for f in ("tanh", jnp.tanh))
+    np.testing.assert_array_equal(own(xs), named(xs))
+    twice = sqx.RWA(3, 5, jax.random.key(0), f_h=jnp.arctan)
+    _, state = twice.unroll(xs)
+    np.testing.assert_allclose(state.h, np.arctan(np.asarray(state.n) / np.asarray(state.d)), atol=1e-6)
+
+
+def test_an_exponential_that_overflows_is_told_its_name():
+    with pytest.raises(ValueError, match=r'f_a must be finite, but gives inf at .*; "exp" is taken by its logarithm'):
+        sqx.RDA(3, 5, jax.random.key(0), f_a=jnp.exp)

@@ -1,5 +1,6 @@
 """Attention, its caches, and positions."""
 
+from .._room import close_room as _close_room
 from ._cache import (
     GrowingKVCache as GrowingKVCache,
     KVCache as KVCache,
@@ -19,3 +20,5 @@ from ._positions import (
 )
 from ._self_attention import MultiHeadSelfAttention as MultiHeadSelfAttention
 from ._transformer_block import BlockState as BlockState, TransformerBlock as TransformerBlock
+
+_close_room(__name__)

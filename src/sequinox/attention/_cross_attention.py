@@ -187,6 +187,11 @@ class MultiHeadCrossAttention(SequenceLayer):
         shape = (*batch, self.n_heads, xs.shape[-2], k.shape[1])
         return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(shape)
 
+    @property
+    def memoryless(self) -> bool:
+        """False: it has the memory that it looks at, though its state is empty until that is read."""
+        return False
+
     def _whole(self, xs: Array, state: State) -> tuple[Array, Array, Array, Visible]:
         if not state:
             raise ValueError(

@@ -144,6 +144,8 @@ def horizon(modulus: Array) -> Array:
 
 def numbers(value: Any, shape: tuple[int, ...] | None, dtype: DType, who: str, name: str) -> Array:
     """Coefficients of a constructor, checked: an array of this shape (any, if None), or one number for all of it."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"{who}: {name} must be an array of numbers, got a PRNG key")
     try:
         array: Any = value if isinstance(value, Tracer) else np.asarray(value)
     except ValueError:

@@ -98,7 +98,7 @@ class RunningMean(OfAnyWidth, _Running):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: number of channels. May be left out inside a `Sequential`, which knows it.
+            n_in: number of channels. May be left out where a `Sequential` or the samples tell it.
         """
         self.n_in = None if n_in is None else size(n_in, "RunningMean", "n_in")
 
@@ -152,7 +152,7 @@ class RunningMax(OfAnyWidth, _Running):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: number of channels. May be left out inside a `Sequential`, which knows it.
+            n_in: number of channels. May be left out where a `Sequential` or the samples tell it.
         """
         self.n_in = None if n_in is None else size(n_in, "RunningMax", "n_in")
 

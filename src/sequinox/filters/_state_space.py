@@ -96,6 +96,11 @@ class StateSpace(RecurrentCell):
             TypeError, ValueError: for matrices that hold no finite numbers or do not fit together, a `D` without `C`,
                 an unknown `implementation`, a wrong dtype.
         """
+        if isinstance(A, int) and not isinstance(A, bool):
+            raise TypeError(
+                f"StateSpace: A must be a matrix, got {A}: for matrices to be trained, of given sizes, there is "
+                "StateSpace.random(n_in, n_hidden, key, n_out=)"
+            )
         dtype = wide(float_dtype(dtype, "StateSpace"))
         self.implementation = check_implementation(implementation, "StateSpace")
         given = {"A": A, "B": B, "C": C, "D": D}

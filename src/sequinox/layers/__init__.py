@@ -1,5 +1,6 @@
 """Layers without recurrence of their own, pooling over time, and composition."""
 
+from .._room import close_room as _close_room
 from ._bidirectional import Bidirectional as Bidirectional, BidirectionalState as BidirectionalState
 from ._feed_forward import FeedForward as FeedForward
 from ._flatten import Flatten as Flatten, FlattenState as FlattenState
@@ -22,3 +23,5 @@ from ._variational_dropout import (
     VariationalDropoutState as VariationalDropoutState,
 )
 from ._weight_drop import WeightDrop as WeightDrop
+
+_close_room(__name__)

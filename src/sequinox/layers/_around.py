@@ -43,8 +43,12 @@ class Around(SequenceLayer):
         return self.inner.receptive_field
 
     @property
-    def _sample_ndim(self) -> int:
-        return self.inner._sample_ndim
+    def _keeps_width(self) -> bool:
+        return self.inner._keeps_width
+
+    @property
+    def _inside(self) -> tuple[SequenceLayer, ...]:
+        return (self.inner,)
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
         """That of the layer inside."""

@@ -52,7 +52,7 @@ class Bidirectional(SequenceLayer):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, forward_layer: SequenceLayer, backward_layer: SequenceLayer):
+    def __init__(self, forward_layer: SequenceLayer, backward_layer: SequenceLayer | None = None):
         """
         Arguments:
             forward_layer: reads from the first sample on.
@@ -62,6 +62,11 @@ class Bidirectional(SequenceLayer):
             TypeError: if one is not a sequence layer.
             ValueError: if they do not fit together.
         """
+        if backward_layer is None:
+            raise TypeError(
+                "Bidirectional: give two layers, of which each has weights of its own: "
+                "Bidirectional(GRU(n_in, n_hidden, key_1), GRU(n_in, n_hidden, key_2))"
+            )
         for name, layer in (("forward_layer", forward_layer), ("backward_layer", backward_layer)):
             if not isinstance(layer, SequenceLayer):
                 raise TypeError(f"Bidirectional: {name} must be a sequence layer, got {layer!r}")
@@ -93,8 +98,12 @@ class Bidirectional(SequenceLayer):
         return "Bidirectional reads the sequence from its end, which a stream has not reached"
 
     @property
-    def _sample_ndim(self) -> int:
-        return self.forward_layer._sample_ndim
+    def _inside(self) -> tuple[SequenceLayer, ...]:
+        return self.forward_layer, self.backward_layer
+
+    def with_width(self, n_in: int) -> "Bidirectional":
+        """The same layers for samples of a given width."""
+        return Bidirectional(self.forward_layer.with_width(n_in), self.backward_layer.with_width(n_in))
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> BidirectionalState:
         """A start for each direction.

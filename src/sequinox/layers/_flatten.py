@@ -46,7 +46,7 @@ class Flatten(Pooling):
         """
         Arguments:
             max_len: how many samples are laid out.
-            n_in: width of a sample. May be left out inside a `Sequential`, which knows it.
+            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
         """
         self.max_len = size(max_len, "Flatten", "max_len")
         self.n_in = None if n_in is None else size(n_in, "Flatten", "n_in")
@@ -61,7 +61,7 @@ class Flatten(Pooling):
         return False
 
     def with_width(self, n_in: int) -> "Flatten":
-        """The same layer for samples of a given width: `Sequential` tells it."""
+        """The same layer for samples of a given width."""
         return Flatten(self.max_len, n_in)
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> FlattenState:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
-from ._sequential import as_layer, keeps_width, split_key, width_behind
+from ._sequential import as_layer, split_key, width_behind
 from ._several import Several, place_of, read_names, with_names
 
 
@@ -97,10 +97,13 @@ class Parallel(Several):
 
     @property
     def _keeps_width(self) -> bool:
-        return self.n_out is None and self.join == "sum" and all(map(keeps_width, self.layers))
+        return self.n_out is None and self.join == "sum" and all(layer._keeps_width for layer in self.layers)
+
+    def _of(self, layers: tuple[SequenceLayer, ...]) -> "Parallel":
+        return Parallel(layers, self.join)
 
     def with_width(self, n_in: int) -> "Parallel":
-        """The same layers for samples of a given width: a `Sequential` tells it."""
+        """The same layers for samples of a given width."""
         n_in = size(n_in, "Parallel", "n_in")
         told = [as_layer(layer, n_in, place_of(self.names, i, "Parallel")) for i, layer in enumerate(self.layers)]
         return Parallel(with_names(self.names, told), self.join)

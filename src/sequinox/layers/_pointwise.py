@@ -203,6 +203,14 @@ class PerSample(Pointwise):
     def _sample_ndim(self) -> int:
         return 0 if isinstance(self.function, eqx.nn.Embedding) else 1
 
+    @property
+    def _keeps_width(self) -> bool:
+        return False
+
+    def with_width(self, n_in: int) -> "PerSample":
+        """The same function of samples of a given width: what width it gives is then known."""
+        return PerSample(self.function, n_in) if type(self) is PerSample else self
+
     def _filler(self, x: Array) -> Array:
         """For masked samples, numbers between 1/4 and 3/4, not all equal.
 

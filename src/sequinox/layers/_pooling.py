@@ -21,14 +21,26 @@ class OfAnyWidth(SequenceLayer):
         """Width of the output: that of a sample."""
         return self.n_in
 
+    @property
+    def memoryless(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def _lacks_width(self) -> bool:
+        return self.n_in is None
+
     def with_width(self, n_in: int) -> "OfAnyWidth":
-        """The same layer for samples of a given width: `Sequential` tells it."""
+        """The same layer for samples of a given width."""
         return type(self)(n_in)  # pyright: ignore[reportCallIssue]
+
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return SequenceLayer._forward(self._fitted(xs), xs, mask, resets, key)
 
     def _shape(self, batch: BatchShape) -> tuple[int, ...]:
         name = type(self).__name__
         if self.n_in is None:
-            raise ValueError(f"{name}: the width is not known; give it, {name}(n_in), or put the layer in a Sequential")
+            raise ValueError(f"{name}: the width is not known; give n_in, or put the layer in a Sequential")
         return (*batch_shape(batch, f"{name}.init_state"), self.n_in)
 
 
@@ -64,7 +76,7 @@ class LastStep(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out inside a `Sequential`, which knows it.
+            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
         """
         self.n_in = None if n_in is None else size(n_in, "LastStep", "n_in")
 
@@ -133,7 +145,7 @@ class MeanOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out inside a `Sequential`, which knows it.
+            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
         """
         self.n_in = None if n_in is None else size(n_in, "MeanOverTime", "n_in")
 
@@ -203,7 +215,7 @@ class MaxOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out inside a `Sequential`, which knows it.
+            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
         """
         self.n_in = None if n_in is None else size(n_in, "MaxOverTime", "n_in")
 

@@ -68,6 +68,10 @@ class Remat(Around):
         """The layer."""
         return self.layer
 
+    def with_width(self, n_in: int) -> "Remat":
+        """The same for samples of a given width."""
+        return Remat(self.layer.with_width(n_in), self.checkpoint_every)
+
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:

@@ -9,7 +9,7 @@ from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
 from ._around import Around
-from ._sequential import as_layer, is_memoryless, keeps_width, width_behind
+from ._sequential import as_layer, width_behind
 
 
 class Residual(Around):
@@ -58,7 +58,7 @@ class Residual(Around):
             raise ValueError(f"{who}: layer must give one output a sample, but {type(inner).__name__} pools over time")
         if past is None and inner._sample_ndim == 0:
             raise ValueError(f"{who}: layer reads tokens, which cannot be added to what it gives; give a projection")
-        if past is not None and not is_memoryless(past):
+        if past is not None and not past.memoryless:
             raise ValueError(f"{who}: projection must be a layer without memory, got {type(past).__name__}")
         if past is not None and past._sample_ndim != inner._sample_ndim:
             raise ValueError(f"{who}: projection must read the samples that the layer reads: vectors, or tokens")
@@ -95,10 +95,10 @@ class Residual(Around):
 
     @property
     def _keeps_width(self) -> bool:
-        return self.n_out is None and (self.projection is None or keeps_width(self.projection))
+        return self.n_out is None and (self.projection is None or self.projection._keeps_width)
 
     def with_width(self, n_in: int) -> "Residual":
-        """The same for samples of a given width: a `Sequential` tells it."""
+        """The same for samples of a given width."""
         n_in = size(n_in, "Residual", "n_in")
         past = None if self.projection is None else as_layer(self.projection, n_in, "Residual: projection")
         return Residual(as_layer(self.layer, n_in, "Residual: layer"), projection=past)

@@ -8,10 +8,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._layer import SequenceLayer, composed_field
+from .._checks import size
+from .._layer import Misplaced, SequenceLayer, composed_field
 from .._types import State
-from ._around import Around
-from ._pointwise import Dropout, PerSample, Pointwise
+from ._pointwise import Dropout, PerSample
 from ._several import Several, place_of, read_names, with_names
 
 
@@ -21,7 +21,7 @@ class Sequential(Several):
 
     Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, gives the layers names: the
     state is then a dictionary by those names, `net["rnn"]` is the layer, and `layers['rnn'].W` the path of a weight.
-    Such networks nest.
+    Such networks nest. A slice, `net[:2]`, is the `Sequential` of the layers in it.
 
     Whatever is no sequence layer (`eqx.nn.LayerNorm(8)`, `jnp.tanh`) is applied to every sample, as
     [`PerSample`][sequinox.layers.PerSample]. Behind a layer that pools over time only layers without memory may stand:
@@ -50,7 +50,7 @@ class Sequential(Several):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, layers: Any):
+    def __init__(self, layers: Any, *misplaced: Misplaced):
         """
         Arguments:
             layers: at least one; sequence layers, Equinox modules, or functions of one sample. A list or a tuple; with
@@ -61,7 +61,7 @@ class Sequential(Several):
             TypeError, ValueError: if there is none, if a layer does not fit the width that the one before it gives, if
                 a layer with memory stands behind one that pools, or if names are no strings or not all different.
         """
-        names, several = read_names(layers, "Sequential")
+        names, several = read_names(layers, "Sequential", misplaced)
         fitted: list[SequenceLayer] = []
         width, pooled = None, None
         for i, given in enumerate(several):
@@ -72,7 +72,7 @@ class Sequential(Several):
                     f"{where} ({type(layer).__name__}) takes samples of width {layer.n_in}, "
                     f"but the layer before it gives {width}"
                 )
-            if pooled is not None and not is_memoryless(layer):
+            if pooled is not None and not layer.memoryless:
                 raise ValueError(
                     f"{where} ({type(layer).__name__}) has a memory, but {pooled} leaves no time axis for it"
                 )
@@ -81,7 +81,7 @@ class Sequential(Several):
             fitted.append(layer)
             width = width_behind(layer, width)
         self.layers = with_names(names, fitted)
-        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not keeps_width(la)), None)
+        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not la._keeps_width), None)
         self.n_out = width
 
     @property
@@ -96,7 +96,18 @@ class Sequential(Several):
 
     @property
     def _keeps_width(self) -> bool:
-        return all(map(keeps_width, self.layers))
+        return all(layer._keeps_width for layer in self.layers)
+
+    def _of(self, layers: tuple[SequenceLayer, ...]) -> "Sequential":
+        return Sequential(layers)
+
+    def with_width(self, n_in: int) -> "Sequential":
+        """The same layers for samples of a given width."""
+        fitted, width = [], size(n_in, "Sequential", "n_in")
+        for i, layer in enumerate(self.layers):
+            fitted.append(as_layer(layer, width, place_of(self.names, i, "Sequential")))
+            width = width_behind(fitted[-1], width)
+        return Sequential(with_names(self.names, fitted))
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         states = []
@@ -129,28 +140,9 @@ class Sequential(Several):
         return xs
 
 
-def is_memoryless(layer: SequenceLayer) -> bool:
-    """Whether a layer's output depends on its own sample alone."""
-    if isinstance(layer, Several):
-        return all(map(is_memoryless, layer.layers))
-    if isinstance(layer, Around):
-        return is_memoryless(layer.inner)
-    return isinstance(layer, Pointwise)
-
-
-def keeps_width(layer: SequenceLayer) -> bool:
-    """Whether a layer that tells no `n_out` gives what it gets: all but functions of a width that is not known yet."""
-    told = getattr(layer, "_keeps_width", None)
-    if told is not None:
-        return told
-    if isinstance(layer, Around):
-        return keeps_width(layer.inner)
-    return layer.n_out is None and not isinstance(layer, PerSample)
-
-
 def width_behind(layer: SequenceLayer, width: int | None) -> int | None:
     """The width that a layer gives for samples of `width`; None where it cannot be told."""
-    return layer.n_out if layer.n_out is not None else width if keeps_width(layer) else None
+    return layer.n_out if layer.n_out is not None else width if layer._keeps_width else None
 
 
 def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
@@ -158,10 +150,7 @@ def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
     if isinstance(given, SequenceLayer):
         if width is None or given.n_in is not None or given._sample_ndim == 0:
             return given
-        if type(given) is PerSample:
-            return PerSample(given.function, width)
-        tell = getattr(given, "with_width", None)
-        return given if tell is None else tell(width)
+        return given.with_width(width)
     if isinstance(given, dict):
         return Sequential(given)
     if isinstance(given, eqx.nn.Dropout):

@@ -1,5 +1,6 @@
 """What layers that hold several others share: their names, and a state of their states."""
 
+import abc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -52,13 +53,17 @@ class Several(SequenceLayer):
         return next((la.offline_reason for la in self.layers if la.offline_reason is not None), None)
 
     @property
-    def _sample_ndim(self) -> int:
-        return self.layers[0]._sample_ndim
+    def _inside(self) -> tuple[SequenceLayer, ...]:
+        return self.layers
 
     @property
+    @abc.abstractmethod
     def _keeps_width(self) -> bool:
         """Whether the output has the width of the input, where `n_out` does not tell."""
-        return False
+
+    @abc.abstractmethod
+    def _of(self, layers: tuple[SequenceLayer, ...]) -> "Several":
+        """The same of other layers."""
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> Any:
         """The states of the layers: a tuple in their order, or a dictionary by their names.
@@ -97,6 +102,8 @@ class Several(SequenceLayer):
         return self._together([layer._remember(s, memory, mask) for layer, s in parts])
 
     def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return self._of(with_names(None if self.names is None else self.names[i], self.layers[i]))
         if not isinstance(i, str):
             return self.layers[i]
         if i not in (self.names or ()):
@@ -111,14 +118,16 @@ class Several(SequenceLayer):
         return iter(self.layers)
 
 
-def read_names(layers: Any, who: str) -> tuple[tuple[str, ...] | None, list[Any]]:
+def read_names(layers: Any, who: str, misplaced: tuple[Any, ...] = ()) -> tuple[tuple[str, ...] | None, list[Any]]:
     """The names and the layers of an argument: a list, a tuple, a dictionary, or a list of pairs (name, layer)."""
-    if isinstance(layers, Named):
-        return layers.names, list(layers)
+    if misplaced or isinstance(layers, eqx.Module):
+        raise TypeError(f"{who}: give the layers as one list, {who}([...]), got {1 + len(misplaced)} by position")
     if not isinstance(layers, list | tuple | dict):
         raise TypeError(f"{who}: layers must be a list, a tuple or a dictionary, got {type(layers).__name__}")
     if not layers:
         raise ValueError(f"{who}: layers must hold at least one layer")
+    if isinstance(layers, Named):
+        return layers.names, list(layers)
     pairs: list[Any] = list(layers.items()) if isinstance(layers, dict) else list(layers)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         return None, pairs

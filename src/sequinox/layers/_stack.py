@@ -81,6 +81,14 @@ class Stack(SequenceLayer):
         """One more than the sum of how far each layer looks back; None if they have no bound."""
         return composed_field(self.layer.receptive_field for _ in range(self.depth))
 
+    @property
+    def _lacks_width(self) -> bool:
+        return self.layer._lacks_width
+
+    def with_width(self, n_in: int) -> "Stack":
+        """The same layers for samples of a given width."""
+        return Stack([layer.with_width(n_in) for layer in self])
+
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> tuple[State, ...]:
         """The states of the layers, in their order.
 
@@ -95,7 +103,9 @@ class Stack(SequenceLayer):
     def __len__(self) -> int:
         return self.depth
 
-    def __getitem__(self, i: int) -> SequenceLayer:
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return Stack([self[k] for k in range(self.depth)[i]])
         arrays, rest = eqx.partition(self.layer, eqx.is_array)
         return eqx.combine(jax.tree.map(lambda a: a[range(self.depth)[i]], arrays), rest)
 

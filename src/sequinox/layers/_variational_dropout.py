@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, flag, size
+from .._checks import flag, size
 from .._drop import check_rate, draw_kept, dropped, need_key
-from .._layer import SequenceLayer, select
+from .._layer import select
 from .._types import BatchShape, DType
+from ._pooling import OfAnyWidth
 
 
 class VariationalDropoutState(NamedTuple):
@@ -20,7 +21,7 @@ class VariationalDropoutState(NamedTuple):
     drawn: Array
 
 
-class VariationalDropout(SequenceLayer):
+class VariationalDropout(OfAnyWidth):
     r"""Variational dropout between layers: one mask for a whole sequence.
 
     $$
@@ -51,13 +52,12 @@ class VariationalDropout(SequenceLayer):
     p: float = eqx.field(static=True)
     inference: bool
     n_in: int | None = eqx.field(static=True)
-    n_out: int | None = eqx.field(static=True)
 
     def __init__(self, p: float = 0.5, n_in: int | None = None, *, inference: bool = False):
         """
         Arguments:
             p: the probability that a unit is dropped, in [0, 1).
-            n_in: width of a sample. May be left out inside a `Sequential`, which knows it.
+            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
             inference: whether it is off; `equinox.nn.inference_mode` turns it.
 
         Raises:
@@ -66,7 +66,7 @@ class VariationalDropout(SequenceLayer):
         """
         self.p = check_rate(p, "VariationalDropout", "p")
         self.inference = flag(inference, "VariationalDropout", "inference")
-        self.n_in = self.n_out = None if n_in is None else size(n_in, "VariationalDropout", "n_in")
+        self.n_in = None if n_in is None else size(n_in, "VariationalDropout", "n_in")
 
     @property
     def receptive_field(self) -> int:
@@ -74,7 +74,7 @@ class VariationalDropout(SequenceLayer):
         return 1
 
     def with_width(self, n_in: int) -> "VariationalDropout":
-        """The same layer for samples of a given width: `Sequential` tells it."""
+        """The same layer for samples of a given width."""
         return VariationalDropout(self.p, n_in, inference=self.inference)
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> VariationalDropoutState:
@@ -85,13 +85,8 @@ class VariationalDropout(SequenceLayer):
             dtype: not used: a mask is boolean.
         """
         del dtype
-        if self.n_in is None:
-            raise ValueError(
-                "VariationalDropout: the width is not known; give it, VariationalDropout(p, n_in), or put the layer in "
-                "a Sequential"
-            )
-        axes = batch_shape(batch, "VariationalDropout.init_state")
-        return VariationalDropoutState(jnp.ones((*axes, self.n_in), bool), jnp.zeros(axes, bool))
+        shape = self._shape(batch)
+        return VariationalDropoutState(jnp.ones(shape, bool), jnp.zeros(shape[:-1], bool))
 
     def _unroll(
         self,

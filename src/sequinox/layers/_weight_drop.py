@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import flag
+from .._checks import flag, is_inexact
 from .._drop import check_rate, draw_kept, dropped, need_key
 from .._layer import SequenceLayer
 from .._types import State
@@ -137,7 +137,7 @@ def _name(path: Any) -> str:
 
 
 def _weights(layer: SequenceLayer) -> list[tuple[Any, Array]]:
-    return [(p, a) for p, a in jax.tree_util.tree_leaves_with_path(layer) if eqx.is_inexact_array(a)]
+    return [(p, a) for p, a in jax.tree_util.tree_leaves_with_path(layer) if is_inexact(a)]
 
 
 def _recurrent_weights(layer: SequenceLayer) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def _of_cells(node: Any, above: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _is_recurrent(name: str, leaf: Any) -> bool:
-    return eqx.is_inexact_array(leaf) and leaf.ndim > 1 and bool(re.fullmatch(r"U|[UR]_.*", name))
+    return is_inexact(leaf) and leaf.ndim > 1 and bool(re.fullmatch(r"U|[UR]_.*", name))
 
 
 def _chosen_weights(layer: SequenceLayer, where: Callable[[Any], Any]) -> tuple[str, ...]:

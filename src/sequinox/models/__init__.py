@@ -1,5 +1,6 @@
 """Ready models: functions that return a composed layer."""
 
+from .._room import close_room as _close_room
 from ._encoder_decoder import EncoderDecoder as EncoderDecoder
 from ._flat_net import flat_net as flat_net, pooling_net as pooling_net
 from ._recurrent_encoder_decoder import (
@@ -16,3 +17,5 @@ from ._transformer import (
     transformer_encoder as transformer_encoder,
 )
 from ._wavenet import wavenet as wavenet
+
+_close_room(__name__)

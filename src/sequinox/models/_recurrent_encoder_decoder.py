@@ -129,8 +129,8 @@ class RecurrentEncoderDecoder(SequenceLayer):
         return self.head.pools
 
     @property
-    def _sample_ndim(self) -> int:
-        return self.decoder._sample_ndim
+    def _inside(self) -> tuple[SequenceLayer, ...]:
+        return self.decoder, self.head
 
     def _filler(self, x: Array) -> Array:
         return self.decoder._filler(x)

@@ -121,9 +121,11 @@ def recurrent_net(
 
 def cell_maker(cell: Any, who: str) -> Callable[..., Any]:
     """What makes the cells: one of the names, or a class or function, checked."""
-    make = _CELLS.get(cell) if isinstance(cell, str) else cell
+    make = _CELLS.get(cell.lower()) if isinstance(cell, str) else cell
     if not callable(make) or isinstance(make, SequenceLayer):
-        raise ValueError(f'{who}: cell must be "lstm", "gru", "rnn" or a cell class, got {cell!r}')
+        raise ValueError(
+            f'{who}: cell must be "lstm", "gru", "rnn" or a cell class, such as cell=sequinox.MGU, got {cell!r}'
+        )
     return make
 
 

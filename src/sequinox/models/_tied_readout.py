@@ -74,8 +74,8 @@ class TiedReadout(SequenceLayer):
         return self.body.receptive_field
 
     @property
-    def _sample_ndim(self) -> int:
-        return 0
+    def _inside(self) -> tuple[SequenceLayer, ...]:
+        return self.embedding, self.body
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
         """The body's."""

@@ -1,5 +1,6 @@
 """Recurrent cells: one file a cell, and the engine that unrolls them."""
 
+from .._room import close_room as _close_room
 from ._cell import RecurrentCell as RecurrentCell
 from ._diagonal import DiagonalRecurrence as DiagonalRecurrence
 from ._diagonal_scan import ComplexPair as ComplexPair, diagonal_scan as diagonal_scan
@@ -19,3 +20,5 @@ from ._recurrent_dropout import (
 from ._rnn import RNN as RNN
 from ._rwa import RWA as RWA, RWAState as RWAState
 from ._zoneout import Zoneout as Zoneout
+
+_close_room(__name__)

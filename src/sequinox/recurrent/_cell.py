@@ -3,7 +3,7 @@
 import abc
 import math
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -31,13 +31,13 @@ class RecurrentCell(SequenceLayer):
     `implementation` chooses how it is unrolled. `"fused"` groups products that share their vectors and defers weight
     gradients to one large product after the loop: faster to train, with less memory. `"scan"` is the plain loop,
     differentiated by JAX. The two agree in values and derivatives of any order. None takes `"fused"` wherever it can,
-    that is, where every matrix of the cell is used through `affine`. An ensemble, `jax.vmap` over the *weights*, trains
-    faster with `"scan"` on a CPU.
+    that is, where every matrix of the cell is used through `affine`; a cell without such a field has None. An ensemble,
+    `jax.vmap` over the *weights*, trains faster with `"scan"` on a CPU.
     """
 
     n_in: eqx.AbstractVar[int]
     n_hidden: eqx.AbstractVar[int]
-    implementation: eqx.AbstractVar[Implementation]
+    implementation: ClassVar[Implementation] = None
 
     @abc.abstractmethod
     def start(self, dtype: DType) -> State:

@@ -61,8 +61,29 @@ class Plan(NamedTuple):
 
 
 def run(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
-    """One sample's transition; a cell that draws nothing is not asked to take noise."""
-    return transition(cell, affine, x, state) if noise is None else transition(cell, affine, x, state, noise)
+    """One sample's transition, checked; a cell that draws nothing is not asked to take noise."""
+    given = (x, state) if noise is None else (x, state, noise)
+    result: Any = transition(cell, affine, *given)
+    who = f"{type(cell).__name__}.transition"
+    if not isinstance(result, tuple) or len(result) != 2:
+        came = f"{len(result)} things" if isinstance(result, tuple) else _shown(result)
+        raise TypeError(f"{who} must return two things, the output and the next state, got {came}")
+    y, after = result
+    if not hasattr(y, "shape") or len(y.shape) != 1:
+        raise TypeError(f"{who} must return a vector as its output, got {_shown(y)}")
+    tree, expected = jax.tree.structure(after), jax.tree.structure(state)
+    if tree != expected:
+        raise TypeError(f"{who} must return a state of the structure of start, {expected}, got {tree}")
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(after), jax.tree.leaves(state), strict=True):
+        if not hasattr(a, "shape") or a.shape != b.shape or a.dtype != b.dtype:
+            place = f"state{jax.tree_util.keystr(path)}"
+            raise ValueError(f"{who} must return {place} as start gives it, {_shown(b)}, got {_shown(a)}")
+    return result
+
+
+def _shown(a: Any) -> str:
+    """A value in an error."""
+    return f"{a.dtype}{list(a.shape)}" if hasattr(a, "shape") and hasattr(a, "dtype") else f"a {type(a).__name__}"
 
 
 def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state: PyTree, noise: PyTree = None) -> Plan:

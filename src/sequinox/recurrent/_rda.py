@@ -16,7 +16,7 @@ from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
 from ._initializers import make_recurrent_weights
 from ._plan import Affine
-from ._rwa import RWAState, Squash, add_sample, call, start_average
+from ._rwa import RWAState, Squash, add_sample, call, check_function, start_average
 
 Attention = Literal["exp", "sigmoid", "softplus"] | Callable[[Array], Array]
 
@@ -134,8 +134,8 @@ class RDA(RecurrentCell):
         bias = number(discount_bias, "RDA", "discount_bias")
         dtype = float_dtype(dtype, "RDA")
         self.f_a = _check_attention(f_a, wide(dtype))
-        self.f_h = _check_function(f_h, ("tanh", "identity"), "f_h", wide(dtype))
-        self.f_o = _check_function(f_o, ("tanh", "identity"), "f_o", dtype)
+        self.f_h = check_function(f_h, ("tanh", "identity"), "RDA", "f_h", wide(dtype))
+        self.f_o = check_function(f_o, ("tanh", "identity"), "RDA", "f_o", dtype)
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         shapes = {"W_u": inputs} | {
             f"{w}_{v}": s for v in ("g", "a", "gamma") for w, s in (("W", inputs), ("U", hidden))
@@ -187,29 +187,9 @@ def log_attention(f_a: Attention, v: Array) -> Array:
     return jnp.where(a == 0, -jnp.inf, jnp.log(jnp.where(a == 0, 1, a)))
 
 
-def _check_function(f: Any, names: tuple[str, ...], name: str, dtype: DType) -> Any:
-    """A function by name or of the user's, which must be hashable and keep shape and dtype."""
-    known = ", ".join(f'"{n}"' for n in names)
-    if isinstance(f, str):
-        if f not in names:
-            raise ValueError(f"RDA: {name} must be {known} or a function, got {f!r}")
-        return f
-    if not callable(f):
-        raise TypeError(f"RDA: {name} must be {known} or a function, got {f!r}")
-    try:
-        hash(f)
-    except TypeError:
-        raise TypeError(f"RDA: {name} must be hashable, since it is a static field, got {f!r}") from None
-    given = jax.ShapeDtypeStruct((3,), dtype)
-    got = jax.eval_shape(f, given)
-    if getattr(got, "shape", None) != given.shape or got.dtype != given.dtype:
-        raise ValueError(f"RDA: {name} must give an array of the shape and dtype it is given, {given}, got {got}")
-    return f
-
-
 def _check_attention(f: Any, dtype: DType) -> Any:
     """`f_a`, tried on a few numbers if it is the user's."""
-    f = _check_function(f, ("exp", "sigmoid", "softplus"), "f_a", dtype)
+    f = check_function(f, ("exp", "sigmoid", "softplus"), "RDA", "f_a", dtype)
     if not isinstance(f, str):
         grid = np.concatenate([-np.geomspace(500, 0.01, 40), [0], np.geomspace(0.01, 500, 40)])
         with jax.ensure_compile_time_eval():
@@ -222,7 +202,8 @@ def _check_attention(f: Any, dtype: DType) -> Any:
         for wrong, rule in rules:
             if wrong.any():
                 i = int(np.argmax(wrong))
-                raise ValueError(f"RDA: f_a must be {rule}, but gives {a[i]:.4g} at {grid[i]:.4g}")
+                known = '; "exp" is taken by its logarithm and does not overflow' if rule == "finite" else ""
+                raise ValueError(f"RDA: f_a must be {rule}, but gives {a[i]:.4g} at {grid[i]:.4g}{known}")
         if not a.any():
             raise ValueError("RDA: f_a must not be zero everywhere, but is from -500 to 500")
     return f

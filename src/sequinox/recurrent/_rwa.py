@@ -1,7 +1,7 @@
 """The recurrent weighted average of Ostmeyer and Cowell, and the average that it shares with its discounted kin."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,9 @@ from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
 from ._initializers import make_recurrent_weights
 from ._plan import Affine
+
+Squash = Literal["tanh", "identity"] | Callable[[Array], Array]
+"""What is done to an average or an output: by name, or a function."""
 
 
 class RWAState(NamedTuple):
@@ -45,8 +48,8 @@ class RWA(RecurrentCell):
     \end{aligned}
     $$
 
-    with $f_h$ the hyperbolic tangent or the identity. Before the first sample $n = d = 0$ and $h = f_h(s)$, where $s$
-    is zero or, with `trained_start`, trained. The output is the new state $h'$; the whole state is
+    with $f_h$ the hyperbolic tangent, the identity or another function. Before the first sample $n = d = 0$ and $h =
+    f_h(s)$, where $s$ is zero or, with `trained_start`, trained. The output is the new state $h'$; the whole state is
     [`RWAState(h, n, d, m)`][sequinox.recurrent.RWAState]. The attention has no bias: it would cancel in $n' / d'$.
 
     It cannot forget: $d$ only grows, so that each sample moves the average less. For sequences with one answer at the
@@ -79,7 +82,7 @@ class RWA(RecurrentCell):
     s: Float[Array, " n_hidden"] | None
     n_in: int = eqx.field(static=True)
     n_hidden: int = eqx.field(static=True)
-    f_h: Literal["tanh", "identity"] = eqx.field(static=True)
+    f_h: Squash = eqx.field(static=True)
     implementation: Implementation = eqx.field(static=True)
 
     def __init__(
@@ -88,7 +91,7 @@ class RWA(RecurrentCell):
         n_hidden: int,
         key: PRNGKey,
         *,
-        f_h: Literal["tanh", "identity"] = "tanh",
+        f_h: Squash = "tanh",
         trained_start: bool = False,
         initializer: Initializer = jax.nn.initializers.xavier_normal(),
         recurrent_initializer: Initializer | None = None,
@@ -100,7 +103,7 @@ class RWA(RecurrentCell):
             n_in: width of a sample.
             n_hidden: width of the average and of the output.
             key: PRNG key for the weights.
-            f_h: what squashes the average, `"tanh"` (default) or `"identity"`.
+            f_h: what squashes the average, `"tanh"` (default), `"identity"` or an elementwise function.
             trained_start: whether `s`, which gives the `h` before the first sample, is an array of the cell, zero at
                 first and trained, as it is by the authors. Default False: it is zero, where every cell here begins. It
                 matters little, since it meets the first sample alone.
@@ -114,16 +117,17 @@ class RWA(RecurrentCell):
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
+        A function of your own should have a name of the module it stands in: one made anew in every call, as a lambda
+        is, compiles anew in every call.
+
         Raises:
-            TypeError, ValueError: for sizes that are not positive integers, an unknown `f_h` or `implementation`, a
-                wrong dtype or key.
+            TypeError, ValueError: for sizes that are not positive integers, an unknown or unfit `f_h`, an unknown
+                `implementation`, a wrong dtype or key.
         """
         self.n_in, self.n_hidden = size(n_in, "RWA", "n_in"), size(n_hidden, "RWA", "n_hidden")
-        if f_h not in ("tanh", "identity"):
-            raise ValueError(f'RWA: f_h must be "tanh" or "identity", got {f_h!r}')
-        self.f_h = f_h
         self.implementation = check_implementation(implementation, "RWA")
         dtype = float_dtype(dtype, "RWA")
+        self.f_h = check_function(f_h, ("tanh", "identity"), "RWA", "f_h", wide(dtype))
         inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         shapes = {"W_u": inputs, "W_g": inputs, "U_g": hidden, "W_a": inputs, "U_a": hidden}
         weights = make_recurrent_weights(
@@ -150,10 +154,6 @@ class RWA(RecurrentCell):
         n, d, m = add_sample(n, d, m, z, log_a)
         h = call(self.f_h, n / d).astype(h.dtype)
         return h, RWAState(h, n, d, m)
-
-
-Squash = Literal["tanh", "identity"] | Callable[[Array], Array]
-"""What is done to an average or an output: by name, or a function."""
 
 
 def call(f: Squash, v: Array) -> Array:
@@ -186,3 +186,23 @@ def add_sample(
     keep = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, log_keep)))
     take = jnp.exp(log_a - top)
     return keep * n + take * z, keep * d + take, top
+
+
+def check_function(f: Any, names: tuple[str, ...], who: str, name: str, dtype: DType) -> Any:
+    """A function by name or of the user's, which must be hashable and keep shape and dtype."""
+    known = ", ".join(f'"{n}"' for n in names)
+    if isinstance(f, str):
+        if f not in names:
+            raise ValueError(f"{who}: {name} must be {known} or a function, got {f!r}")
+        return f
+    if not callable(f):
+        raise TypeError(f"{who}: {name} must be {known} or a function, got {f!r}")
+    try:
+        hash(f)
+    except TypeError:
+        raise TypeError(f"{who}: {name} must be hashable, since it is a static field, got {f!r}") from None
+    given = jax.ShapeDtypeStruct((3,), dtype)
+    got = jax.eval_shape(f, given)
+    if getattr(got, "shape", None) != given.shape or got.dtype != given.dtype:
+        raise ValueError(f"{who}: {name} must give an array of the shape and dtype it is given, {given}, got {got}")
+    return f

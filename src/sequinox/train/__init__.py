@@ -1,5 +1,6 @@
 """Training: ragged batches, losses as sums and counts, clipping, checkpoints, and a loop that may stop anywhere."""
 
+from .._room import close_room as _close_room
 from .checkpoints._checkpoints import Checkpoints as Checkpoints, Restored as Restored
 from .checkpoints._model_files import load_model as load_model, save_model as save_model
 from .checkpoints._warm_start import warm_start as warm_start
@@ -59,3 +60,5 @@ from .watch._profile import (
     profile as profile,
 )
 from .watch._tensorboard import TensorBoard as TensorBoard
+
+_close_room(__name__)
