@@ -155,7 +155,7 @@ def test_of_a_total_its_mean_is_the_metric_and_what_is_no_number_is_refused_by_i
                 checkpoints.save(LIKE, 4, metrics=metrics)
         for name in ("config", "extra"):
             with pytest.raises(TypeError, match=f"{name} must be a dictionary, got list"):
-                checkpoints.save(LIKE, 4, **{name: [1]})
+                checkpoints.save(LIKE, 4, **{name: [1]})  # pyright: ignore[reportArgumentType]
         assert checkpoints.latest_step == 3
 
 
