@@ -98,9 +98,9 @@ def fit(
     **Resuming.** State, data position and half-summed metrics come from the last checkpoint, and the lines
     after it are cut: SIGKILL at any moment, then `resume=True`, ends with the same weights bit for bit and the
     same `metrics.jsonl` byte for byte. `steps` may be raised; `config`, `key`, `clip_norm`, `log_every`,
-    `evaluate_every` and what the model is besides its arrays must be those of the run. Optimiser and objective are
-    functions and cannot be compared: keep what they depend on in `config`. A directory that another process is writing
-    to is refused.
+    `evaluate_every` and what the model is besides its arrays must be those of the run, and so must be the
+    data, of which the sources of this package keep a hash. Optimiser and objective are functions and cannot be
+    compared: keep what they depend on in `config`. A directory that another process is writing to is refused.
 
     **Signals.** At SIGINT (Ctrl-C) or SIGTERM the step in hand is finished and saved, then the signal is passed
     on: SIGINT raises KeyboardInterrupt, SIGTERM SystemExit(143); a handler of the caller's is called, and if it
