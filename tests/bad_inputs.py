@@ -340,7 +340,7 @@ def training() -> list[Case]:
         ("Batches: state", lambda: train.Batches(np.ones(3), 2, seed=0).set_state({}), ValueError, ("state",)),
         ("fit: steps", lambda: fit(steps=0), ValueError, ("fit", "steps", "0")),
         ("fit: key", lambda: fit(key=0), ValueError, ("key", "0")),
-        ("fit: objective", lambda: fit(objective=lambda m, b, k: jnp.sum(m.W)), TypeError, ("objective", "Total")),
+        ("fit: objective", lambda: fit(objective=lambda m, b, k: m.W), TypeError, ("loss", "shape", "Total")),
         ("fit: clip_norm", lambda: fit(clip_norm=-1.0), ValueError, ("max_norm", "-1")),
         ("fit: resume without out_dir", lambda: fit(resume=True), ValueError, ("resume", "out_dir")),
         ("fit: nothing to train", lambda: fit(model=jnp.tanh), ValueError, ("model",)),

@@ -9,6 +9,7 @@ import pytest
 from test_table import model_functions, public_layers
 
 import sequinox as sqx
+from sequinox._cost import products
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -66,4 +67,4 @@ def test_products_are_counted_inside_loops():
         return jax.lax.scan(lambda h, x: (W @ h + x, None), xs[0], xs)[0]
 
     program = jax.make_jaxpr(run)(jax.numpy.ones((3, 3)), jax.numpy.ones((5, 3)))
-    assert zoo.products(program.jaxpr) == 5 * 9
+    assert products(program.jaxpr) == 5 * 9

@@ -86,6 +86,7 @@ def test_a_plain_number_is_an_entry_of_any_real_dtype():
 
 plain = lambda model, batch, key: jnp.mean(errors(model, batch))
 plain_metric = lambda model, batch, key: (squared_error(model * batch, batch), {"a": jnp.mean(batch)})
+AXES = "batch time"
 carrying = lambda model, batch, key, carry: (jnp.mean(errors(model, batch)), {}, carry)
 
 
@@ -97,10 +98,10 @@ carrying = lambda model, batch, key, carry: (jnp.mean(errors(model, batch)), {},
         ("accumulate", lambda: accumulate(GradientFunction(plain), 2), "the loss"),
         ("accumulate", lambda: accumulate(accumulate(plain, 1), 2), "the loss"),
         ("accumulate", lambda: accumulate(mixed_precision(plain, inputs=lambda batch: batch), 2), "the loss"),
-        ("truncated_bptt", lambda: truncated_bptt(carrying, 2), "the loss"),
-        ("truncated_bptt", lambda: truncated_bptt(carrying, 9), "the loss"),
-        ("truncated_bptt", lambda: accumulate(truncated_bptt(carrying, 2), 1), "the loss"),
-        ("look_back", lambda: GradientFunction(look_back(carrying, 1)), "the loss"),
+        ("truncated_bptt", lambda: truncated_bptt(carrying, 2, axes=AXES), "the loss"),
+        ("truncated_bptt", lambda: truncated_bptt(carrying, 9, axes=AXES), "the loss"),
+        ("truncated_bptt", lambda: accumulate(truncated_bptt(carrying, 2, axes=AXES), 1), "the loss"),
+        ("look_back", lambda: GradientFunction(look_back(carrying, 1, axes=AXES)), "the loss"),
     ],
 )
 def test_parts_refuse_plain_numbers_for_they_would_give_the_mean_of_means(who, gradients, what):
