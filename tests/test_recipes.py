@@ -95,7 +95,7 @@ def test_what_cannot_be_held_out(n, seed, message):
 
 def test_the_epoch_that_is_best_on_what_is_held_out_is_tested(tmp_path, capsys, monkeypatch):
     """After three epochs the steps become so large that no later epoch can be the best."""
-    astray = lambda _: optax.sgd(lambda count: jnp.where(count < 3 * 7, 0.1, 1e4))
+    astray = lambda _: optax.sgd(lambda count: jnp.where(jnp.asarray(count) < 3 * 7, 0.1, 1e4))
     monkeypatch.setattr(japanese_vowels.optax, "adam", astray)
     options = japanese_vowels.Options(hidden=5, epochs=5, out=tmp_path, progress=False, seed=1)
     score = japanese_vowels.main(options)
