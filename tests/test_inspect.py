@@ -167,3 +167,11 @@ def test_every_layer_is_shown_shortly_and_without_nones(entry: Any):
 def test_a_stream_shows_its_layer_its_rows_and_its_state():
     stream = sqx.Stream(sqx.RNN(3, 4, KEY), 2)
     assert repr(stream) == "Stream(RNN(n_in=3, n_hidden=4, W=f32[4,3], U=f32[4,4], b=f32[4]), state=f32[2,4])"
+
+
+def test_summary_of_shapes_alone_where_the_state_begins_at_weights():
+    for make in (
+        lambda: sqx.AdaptiveOnePole(0.1, alpha=0.9),
+        lambda: sqx.TrainedStart(sqx.LSTM(3, 4, jax.random.key(0))),
+    ):
+        assert sqx.summary(eqx.filter_eval_shape(make)) == sqx.summary(make())

@@ -72,3 +72,8 @@ def test_under_jit_with_a_given_time():
 def test_what_it_refuses(lengths: Any, time: Any, kind: type[Exception], words: str):
     with pytest.raises(kind, match=words):
         sqx.mask_from_lengths(lengths, time)
+
+
+def test_lengths_of_few_bits():
+    mask = sqx.mask_from_lengths(jnp.array([200, 3], jnp.uint8), 300)
+    assert mask.shape == (2, 300) and mask.sum(-1).tolist() == [200, 3]

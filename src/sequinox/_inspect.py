@@ -141,7 +141,7 @@ def _cost(layer: SequenceLayer) -> tuple[str, str]:
     tokens = layer._sample_ndim == 0
     if layer._lacks_width:
         return "", ""
-    state = jax.eval_shape(layer.init_state)
+    state = eqx.filter_eval_shape(lambda layer: layer.init_state(), layer)
     size = str(sum(map(_nbytes, jax.tree.leaves(state))))
     if not tokens and layer.n_in is None:
         return size, ""

@@ -55,6 +55,7 @@ def mask_from_lengths(lengths: Any, time: int | None = None) -> Bool[Array, "*ba
     if time < 0:
         raise ValueError(f"{who}: time must not be negative, got {time}")
     came = f", got {np.min(lengths, initial=0)} to {np.max(lengths, initial=0)}" if known else ""
+    lengths = lengths.astype(np.int32) if lengths.dtype.itemsize < 4 else lengths  # which may not hold `time`
     wrong = (lengths < 0) | (lengths > time)
     lengths = raise_if(lengths, jnp.asarray(wrong), f"{who}: lengths must be between 0 and time, {time}{came}")
     shape = (*lengths.shape, int(time))

@@ -179,3 +179,10 @@ def test_tensors_are_named_by_their_type():
         message = rf"{where} must be an array of numbers, got torch\.Tensor; give its \.numpy\(\)"
         with pytest.raises(TypeError, match=message):
             fit(jnp.zeros(()), optax.sgd(0.25), plain, batches, steps=1, key=KEY)
+
+
+def test_sums_in_half_precision_do_not_stand_still_over_parts():
+    ones = jnp.ones((600, 1), jnp.bfloat16)
+    objective = lambda model, batch, key: Total(jnp.sum(batch * model), jnp.sum(jnp.ones_like(batch)))
+    got = accumulate(objective, 600)(jnp.ones((), jnp.bfloat16), ones, KEY)
+    assert (float(got.loss.total), float(got.loss.count), float(got.grads)) == (600, 600, 1)

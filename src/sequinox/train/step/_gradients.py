@@ -307,8 +307,12 @@ def _as_total(what: str, value: Any, form: str, part_of: str | None) -> Total:
             f"{part_of}: {what} is a plain number, and parts of a batch need Total(sum, count) (from sequinox.train): "
             "they may hold unequal numbers of entries, and the mean of their means is not the mean of all."
         )
-    # A truth value counts as 0 or 1.
-    as_number = lambda x: x.astype(jnp.float32) if x.dtype == bool else x
+
+    def as_number(x: Any) -> Any:  # a truth value counts as 0 or 1; a sum in half precision would stand still
+        if x.dtype == bool:
+            return x.astype(jnp.float32)
+        return x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
     return jax.tree.map(lambda x: as_number(jnp.asarray(x)), Total(value, 1) if plain else value)
 
 
