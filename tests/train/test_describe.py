@@ -272,3 +272,9 @@ def test_a_class_whose_fields_have_changed_is_refused():
     fewer = {"class": "sequinox:Dense", "fields": {k: v for k, v in fields.items() if k != "W"}}
     with pytest.raises(ValueError, match="sequinox:Dense has a field 'W', which the saved model lacks"):
         rebuild(fewer, blank, (), "load_model")
+
+
+@pytest.mark.parametrize("name", ["object", "str", "bytes", "void", "datetime64"])
+def test_a_type_that_is_none_of_numbers_is_refused(name):
+    with pytest.raises(ValueError, match="damaged"):
+        rebuild({"scalar": name}, blank, (), "here")

@@ -68,8 +68,10 @@ class _Builder:
                 return self._array("key", self._shape(shape), impl)
             case {"dtype": str(name)}:
                 return jnp.dtype(name)
-            case {"scalar": str(name)}:
-                return jnp.dtype(name).type
+            case {"scalar": str(name)} if any(
+                jnp.issubdtype(jnp.dtype(name), kind) for kind in (jnp.bool_, jnp.number)
+            ):
+                return jnp.dtype(name).type  # of numbers alone: `object` or `str` would be a function of anything
             case {"list": [*items]}:
                 return [self.build(item) for item in items]
             case {"tuple": [*items]}:
