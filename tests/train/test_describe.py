@@ -278,3 +278,11 @@ def test_a_class_whose_fields_have_changed_is_refused():
 def test_a_type_that_is_none_of_numbers_is_refused(name):
     with pytest.raises(ValueError, match="damaged"):
         rebuild({"scalar": name}, blank, (), "here")
+
+
+@pytest.mark.parametrize("field", ["b_U", "W_r"])
+def test_a_number_in_the_place_of_an_array_is_refused(field):
+    structure = describe(sqx.GRU(3, 4, jax.random.key(0)))
+    structure["fields"][field] = 3.0
+    with pytest.raises(ValueError, match=field):
+        rebuild(structure, blank, (), "here")

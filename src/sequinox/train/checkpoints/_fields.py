@@ -33,10 +33,9 @@ def misfit(module: eqx.Module) -> tuple[str, str] | None:
         if value is None and allowed_name(type(module)) is None:
             continue  # people write `n_in: int` where they mean `int | None`
         # Elsewhere None and booleans stand for what a filter has taken out.
-        if field.metadata.get("static", False) or type(value) in (int, float, complex, str):
-            number_for_an_array = type(value) in (int, float, complex) and _axes(kind) is not None
-            if not number_for_an_array and not _fits(value, kind):
-                return field.name, f"{value!r:.100}, where {type(module).__qualname__} has {_show(kind)}"
+        plain = field.metadata.get("static", False) or type(value) in (int, float, complex, str)
+        if plain and not _fits(value, kind):
+            return field.name, f"{value!r:.100}, where {type(module).__qualname__} has {_show(kind)}"
         if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)) and (axes := _axes(kind)) is not None:
             sizes = [_size(axis, values) for axis in axes]
             shape = tuple(value.shape)
