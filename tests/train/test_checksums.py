@@ -188,7 +188,6 @@ def edited():
         eqx.tree_at(lambda d: d.b, dense(), None),
         eqx.filter_vmap(lambda k: sqx.GRU(3, 4, k))(jax.random.split(key, 5)),  # five in one
         eqx.filter(net(), lambda x: False),
-        jax.tree.map(lambda a: 0.5 if eqx.is_array(a) else a, dense()),
         eqx.nn.inference_mode(sqx.Dropout(0.5)),
         eqx.tree_at(lambda d: d.p, eqx.nn.Dropout(0.5), jnp.array(0.25)),
         Sloppy(jnp.array(2.0), None, [0.1, 1]),

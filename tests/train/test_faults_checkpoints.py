@@ -246,7 +246,7 @@ QUIET = """if True:
     import jax, jax.numpy as jnp, numpy as np
     from sequinox.train import Checkpoints
     directory, rng = Path(sys.argv[1]), np.random.default_rng(0)
-    state = {name: jnp.asarray(rng.normal(size=100_000).astype(np.float32)) for name in "abcd"}
+    state = {name: jnp.asarray(rng.normal(size=100_000).astype(np.float32)) for name in map(str, range(24))}
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with Checkpoints(directory) as checkpoints:
         checkpoints.save(state, 1)

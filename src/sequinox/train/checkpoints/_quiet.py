@@ -4,9 +4,11 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 class _RaisedHere(logging.Filter):
@@ -24,12 +26,14 @@ class _RaisedHere(logging.Filter):
             return True
         if record.name == "absl" and (_ORBAX not in record.pathname or _REMOVAL in record.pathname):
             return True
-        text = record.getMessage()
-        error = record.exc_info[1] if record.exc_info else None
+        return not self.is_raised(record.getMessage(), record.exc_info[1] if record.exc_info else None)
+
+    def is_raised(self, text: str, error: BaseException | None) -> bool:
+        """Whether an error, printed with this text, is about one of the directories."""
         while error is not None:
             text += f"\n{error}"
             error = error.__cause__ or error.__context__
-        return not any(directory in text for directory in self.directories)
+        return any(directory in text for directory in self.directories)
 
 
 _ORBAX = str(Path("orbax", "checkpoint"))
@@ -42,6 +46,21 @@ def raises_errors_of(directory: Path) -> None:
     _filter.directories.add(f"{directory.absolute()}{os.sep}")
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(_filter)  # once, however often
+    if not isinstance(sys.unraisablehook, _Unraisable):
+        sys.unraisablehook = _Unraisable(sys.unraisablehook)
+
+
+class _Unraisable:
+    """Drops what reads that were going on beside one that failed say to nobody, from their threads."""
+
+    def __init__(self, before: Any) -> None:
+        self.before = before
+
+    def __call__(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        late = isinstance(error, RuntimeError) and str(error) == "Event loop is closed" and unraisable.object is None
+        if not late and not _filter.is_raised("", error):
+            self.before(unraisable)
 
 
 @contextlib.contextmanager
