@@ -80,12 +80,12 @@ def batch_shape(batch: BatchShape, who: str) -> tuple[int, ...]:
     return axes
 
 
-def size(value: Any, who: str, name: str) -> int:
-    """A positive whole number, checked: a width or a count."""
+def size(value: Any, who: str, name: str, least: int = 1) -> int:
+    """A whole number of at least `least`, checked: a width or a count."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{who}: {name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{who}: {name} must be at least 1, got {value}")
+    if value < least:
+        raise ValueError(f"{who}: {name} must be at least {least}, got {value}")
     return int(value)
 
 
@@ -117,7 +117,10 @@ def is_inexact(leaf: Any) -> bool:
     )
 
 
-def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Array | None:
+def check_flags(
+    flags: Any, shape: tuple[int, ...], who: str, name: str, shape_of: str = "the samples"
+) -> Array | None:
+    """A boolean array of exactly this shape, that of `shape_of`; None stays None."""
     if flags is None:
         return None
     if not isinstance(flags, jax.Array | np.ndarray):
@@ -128,7 +131,7 @@ def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str) -> Arra
             hint = f"lengths become a mask by sequinox.mask_from_lengths(lengths, {shape[-1]})"
         raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}: {hint}")
     if flags.shape != shape:
-        raise ValueError(f"{who}: {name} must have shape {shape}, as the samples, got {flags.shape}")
+        raise ValueError(f"{who}: {name} must have shape {shape}, as {shape_of}, got {flags.shape}")
     return jnp.asarray(flags)
 
 
