@@ -2,10 +2,10 @@
 
 | axis     | meaning                                                             |
 |----------|---------------------------------------------------------------------|
-| `*batch` | any number of batch axes, also none; always the leading axes         |
+| `*batch` | any number of batch axes, including none; always the leading axes         |
 | `time`   | the samples of a sequence, in the order in which they are read       |
 | `n_in`   | width of a sample that a layer reads                                 |
-| `n_out`  | width of a sample that a layer gives                                 |
+| `n_out`  | width of an output                                                   |
 | `n_hidden` | width of a recurrent state                                         |
 
 A *sample* is one time step, `"*batch n_in"`; a *sequence* is `"*batch time n_in"`. Masks and resets are boolean,
@@ -16,14 +16,11 @@ read.
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from jaxtyping import Array, Bool, Key, PyTree, Shaped, UInt32
+import numpy as np
+from jaxtyping import Array, Key, PyTree, UInt32
 
-Samples: TypeAlias = Shaped[Array, "*batch time n_in"]
-Outputs: TypeAlias = Shaped[Array, "*batch time n_out"]
-Sample: TypeAlias = Shaped[Array, "*batch n_in"]
-Output: TypeAlias = Shaped[Array, "*batch n_out"]
-Mask: TypeAlias = Bool[Array, "*batch time"]
-Row: TypeAlias = Bool[Array, "*batch"]
+ArrayLike: TypeAlias = Array | np.ndarray
+"""An array of JAX or NumPy, as users give it; its shape and dtype are checked by whoever takes it."""
 
 State: TypeAlias = PyTree
 """A layer's memory: a PyTree of arrays, each with the batch axes first."""
