@@ -169,6 +169,65 @@ def test_factors_rates_and_nested_layers_are_compared_too(tmp_path):
             load_model(path)
 
 
+NOT_AN_ARRAY = {"named": "sequinox:LSTMState", "items": [1.0, 2.0]}
+RELU = {"name": "jax.nn:relu"}
+
+
+def changed_fields():
+    """A model, the path of a field in its description, and what is written there; the error names the field."""
+    key = jax.random.key(0)
+    per_sample = lambda module: (sqx.Sequential([module]), ("layers", 0, "function"))
+    block = sqx.TransformerBlock(6, 2, 8, key)
+    cases = [
+        (sqx.GRU(3, 4, key), (), "gamma", NOT_AN_ARRAY),
+        (sqx.GRU(3, 4, key), (), "gamma", RELU),
+        (sqx.GRU(3, 4, key), (), "gamma", {"list": []}),
+        (*per_sample(eqx.nn.Linear(4, 2, key=key)), "in_features", 7),
+        (*per_sample(eqx.nn.Linear(4, 2, key=key)), "out_features", 7),
+        (*per_sample(eqx.nn.Embedding(5, 2, key=key)), "num_embeddings", 7),
+        (*per_sample(eqx.nn.LayerNorm(4)), "shape", {"tuple": [7]}),
+        (*per_sample(eqx.nn.RMSNorm(4)), "shape", {"tuple": [7]}),
+        (eqx.nn.Conv1d(3, 2, 5, key=key), (), "in_channels", 7),
+        (eqx.nn.Conv1d(3, 2, 5, key=key), (), "kernel_size", {"tuple": [7]}),
+        (eqx.nn.GRUCell(3, 2, key=key), (), "hidden_size", 7),
+        (eqx.nn.LSTMCell(3, 2, key=key), (), "input_size", 7),
+        (eqx.filter(sqx.GRU(3, 4, key), lambda x: False), (), "n_hidden", -1),
+        (eqx.nn.Dropout(0.5), (), "p", 7.0),
+        (sqx.Dropout(0.5), (), "p", 7),
+        (sqx.Dropout(0.5), (), "p", 1),
+        (sqx.Zoneout(sqx.GRU(3, 4, key), 0.5), (), "rates", {"tuple": [7.0]}),
+        (net(), (), "n_in", 7),
+        (net(), (), "n_out", 7),
+        (net(), ("layers", 0), "n_in", 7),
+        (sqx.Bidirectional(sqx.GRU(3, 4, key), sqx.GRU(3, 4, key)), (), "n_out", 7),
+        (sqx.Parallel([sqx.GRU(3, 4, key), sqx.GRU(3, 4, key)]), (), "n_out", 7),
+        (sqx.MultiHeadSelfAttention(6, 2, key), (), "n_out", 7),
+        (block, (), "cross_attention", {"list": []}),
+        (block, (), "feed_forward", RELU),
+        *((net(), (), "layers", {"tuple": [layer]}) for layer in (3, "x", {"list": []}, RELU)),
+        (sqx.Parallel([dense(), dense()]), (), "layers", {"tuple": [3.0]}),
+        (sqx.Residual(sqx.GRU(4, 4, key)), (), "layer", {"list": [1]}),
+        (sqx.PerSample(jnp.tanh), (), "function", 3),
+    ]
+    return [pytest.param(*case, id=f"{type(case[0]).__name__}.{case[2]}-{i}") for i, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize(("model", "where", "field", "value"), changed_fields())
+def test_no_field_contradicts_its_class_or_the_other_fields(tmp_path, model, where, field, value):
+    path = tmp_path / "m.safetensors"
+    save_model(model, path)
+
+    def change(it):
+        node = it["structure"]
+        for name in where:
+            node = node["tuple"][name] if isinstance(name, int) else node["fields"][name]
+        node["fields"][field] = value
+
+    change_file(path, change)
+    with pytest.raises(ValueError, match=rf"load_model: {path}: the description of the model is wrong: .*{field}"):
+        load_model(path)
+
+
 class Sloppy(eqx.Module):
     """As people write: None where an int is said, an array for a number, a list for a tuple."""
 
@@ -190,6 +249,10 @@ def edited():
         eqx.filter(net(), lambda x: False),
         eqx.nn.inference_mode(sqx.Dropout(0.5)),
         eqx.tree_at(lambda d: d.p, eqx.nn.Dropout(0.5), jnp.array(0.25)),
+        eqx.tree_at(lambda d: d.W, dense(), Sloppy(1, 2, (0.5,))),  # a weight that somebody computes
+        eqx.filter_vmap(lambda k: sqx.Sequential([eqx.nn.Linear(3, 4, key=k)]))(jax.random.split(key, 5)),
+        sqx.cast(sqx.transformer_encoder(3, 4, 2, 8, 2, 5, key), jnp.bfloat16),
+        eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=key),
         Sloppy(jnp.array(2.0), None, [0.1, 1]),
         Sloppy(2, 3, (0.1,)),
     ]

@@ -47,6 +47,19 @@ def test_every_layer_of_the_table_comes_back_with_its_whole_structure(entry):
     assert repr(again) == repr(layer)
 
 
+@pytest.mark.parametrize("entry", TABLE, ids=repr)
+def test_edits_of_every_layer_fit_their_classes(entry):
+    """Several in one, what a filter leaves, and half precision."""
+    layer = eqx.filter_eval_shape(entry.make)
+    is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+    half = lambda a: jnp.bfloat16 if a.dtype == jnp.float32 else a.dtype
+    for edited in (
+        jax.tree.map(lambda a: jax.ShapeDtypeStruct((5, *a.shape), half(a)) if is_shape(a) else a, layer),
+        eqx.filter(layer, lambda leaf: False),
+    ):
+        there_and_back(edited)
+
+
 def test_a_layer_that_is_built_and_one_of_shapes_have_one_description():
     make = lambda: sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="gru", dropout=0.25)
     assert describe(make()) == describe(eqx.filter_eval_shape(make))

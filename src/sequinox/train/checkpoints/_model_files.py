@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from ...interop import _safetensors
 from ._checksum import add_up, array_sum
 from ._describe import describe
+from ._fields import check_by_constructors
 from ._form import leaves_to_json, seal
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._rebuild import rebuild
@@ -134,6 +135,7 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
     """
     try:
         structure = describe(model)
+        check_by_constructors(model)
     except ValueError as error:
         raise ValueError(f"save_model: {error}.") from None
     arrays, sums = {}, {}

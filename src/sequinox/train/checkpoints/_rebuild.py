@@ -16,6 +16,7 @@ import jax.tree_util as jtu
 
 from ._allowed import allowed_classes, allowed_functions
 from ._describe import describe, home
+from ._fields import check_by_constructors
 
 
 def rebuild(structure: Any, array: Callable[[str, tuple[int, ...], Any], Any], trust: tuple[str, ...], who: str) -> Any:
@@ -36,6 +37,7 @@ def rebuild(structure: Any, array: Callable[[str, tuple[int, ...], Any], Any], t
         model = _Builder(array, trust, who).build(structure)
         try:
             again = describe(model)
+            check_by_constructors(model)
         except ValueError as error:
             raise ValueError(f"{who}: the description of the model is wrong: {error}.") from None
         same = again == structure
