@@ -71,6 +71,16 @@ def test_a_name_that_is_not_there():
         ("MultiHeadAttention", "MultiHeadSelfAttention"),
         ("MultiheadAttention", "MultiHeadSelfAttention"),
         ("from_pytorch", "from_torch"),
+        ("MHA", "MultiHeadSelfAttention"),
+        ("Attention", "MultiHeadSelfAttention"),
+        ("SelfAttn", "MultiHeadSelfAttention"),
+        ("TransformerLayer", "TransformerBlock"),
+        ("TransformerEncoderLayer", "TransformerBlock"),
+        ("TransformerEncoder", "transformer_encoder"),
+        ("Conv", "Conv1d"),
+        ("BiLSTM", "Bidirectional"),
+        ("LSTMCell", "LSTM, whose step"),
+        ("RNNCell", "RNN, whose step"),
     ],
 )
 def test_a_name_known_from_elsewhere_is_told_ours(name: str, meant: str):
