@@ -132,9 +132,12 @@ class TestPerSample:
         assert (layer.n_in, layer.n_out) == (None, 3)
 
     @pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8])
-    def test_a_token_out_of_range_gives_nan_and_not_another_row(self, dtype: Any):
+    def test_a_token_out_of_range_is_an_error_and_under_jit_nan(self, dtype: Any):
         layer = sqx.PerSample(eqx.nn.Embedding(6, 3, key=KEY))
-        ys = layer(jnp.array([5, 6, -1, 0], dtype))
+        for tokens, wrong in (([5, 6, -1, 0], "6"), ([0, -1], "-1")):
+            with pytest.raises(ValueError, match=rf"tokens must be in 0\.\.5, .* got {wrong}"):
+                layer(jnp.array(tokens, dtype))
+        ys = eqx.filter_jit(layer)(jnp.array([5, 6, -1, 0], dtype))
         assert np.isnan(ys).all(1).tolist() == [False, True, True, False]
         masked = layer(jnp.array([5, 6, -1, 0], dtype), mask=jnp.array([True, False, False, True]))
         assert np.isfinite(masked).all()

@@ -8,6 +8,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from .._checks import batch_shape, check_key, flag, float_dtype, number, size
@@ -157,7 +159,7 @@ class PerSample(Pointwise):
 
     [`Sequential`][sequinox.layers.Sequential] makes one of whatever stands in it and is no sequence layer, so that
     `eqx.nn.LayerNorm(8)` or `jnp.tanh` can be written there as they are. `eqx.nn.Embedding` reads integer tokens; one
-    out of range gives NaN, since it cannot raise under `jit`.
+    out of range is an error in plain calls, and gives NaN under `jit`, which cannot raise.
 
     ??? example
 
@@ -247,6 +249,8 @@ class PerSample(Pointwise):
 
     def apply(self, x: Array, key: Array | None) -> Array:
         """The function at every sample."""
+        if self._sample_ndim == 0 and not isinstance(x, Tracer):
+            _check_tokens(np.asarray(x), self.function.num_embeddings)
         axes = x.shape[: x.ndim - self._sample_ndim]
         rows = x.reshape(math.prod(axes), *x.shape[len(axes) :])
         keys = None if key is None or not self._takes_key() else jax.random.split(key, rows.shape[0])
@@ -254,6 +258,12 @@ class PerSample(Pointwise):
         if y.ndim != 2:
             raise ValueError(f"PerSample: the function must give a vector for a vector, got shape {y.shape[1:]}")
         return y.reshape(*axes, *y.shape[1:])
+
+
+def _check_tokens(tokens: np.ndarray, n: int) -> None:
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < n):
+        wrong = tokens[(tokens < 0) | (tokens >= n)][0]
+        raise ValueError(f"PerSample: tokens must be in 0..{n - 1}, the rows of the equinox.nn.Embedding, got {wrong}")
 
 
 _NOT_PER_SAMPLE = (
