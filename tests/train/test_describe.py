@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from stored_files import change_file
 from table import TABLE
 
 import sequinox as sqx
+from sequinox.train import load_model, save_model
 from sequinox.train.checkpoints._describe import describe
 from sequinox.train.checkpoints._rebuild import rebuild
 
@@ -291,6 +293,30 @@ def test_a_class_whose_fields_have_changed_is_refused():
 def test_a_type_that_is_none_of_numbers_is_refused(name):
     with pytest.raises(ValueError, match="damaged"):
         rebuild({"scalar": name}, blank, (), "here")
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_keys_of_every_implementation_come_back_from_a_file(tmp_path, implementation):
+    keys = jax.random.split(jax.random.key(3, impl=implementation), 2)
+    save_model([keys], tmp_path / "m.safetensors")
+    (again,) = load_model(tmp_path / "m.safetensors")
+    assert again.dtype == keys.dtype
+    np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(keys))
+
+
+def test_keys_of_an_unknown_implementation_are_an_error_of_the_house(tmp_path):
+    path = tmp_path / "m.safetensors"
+    save_model([jax.random.key(0)], path)
+
+    def change(it):
+        it["structure"]["list"][0]["impl"] = "foo"
+
+    change_file(path, change)
+    with pytest.raises(ValueError, match="load_model: the model has PRNG keys of the implementation 'foo', which JAX"):
+        load_model(path)
+    change_file(path, lambda it: it["leaves"]["[0]"].update(dtype="key<foo>"))
+    with pytest.raises(ValueError, match="damaged: there are no keys of the kind 'key<foo>'"):
+        load_model(path)
 
 
 @pytest.mark.parametrize("field", ["b_U", "W_r"])

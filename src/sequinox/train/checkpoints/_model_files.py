@@ -31,12 +31,12 @@ def load_model(
     trust: Any = (),
     like: PyTree = None,
 ) -> Any:
-    """The model of a run or of a file, rebuilt from its description: no script, no constructor, no pickle.
+    """The model of a run or of a file, rebuilt from its description: no script, no pickle.
 
     What a model may be made of is a fixed list: the layers of sequinox and of `equinox.nn`, functions of numbers of
     `jax.nn`, `jax.numpy` and `jax.lax`, and partials of these. Another name is an error that tells it, before anything
-    is imported; `trust` allows it. Fields are compared with their annotations, sizes with the arrays, and the arrays
-    with their checksums.
+    is imported; `trust` allows it. Fields are compared with their annotations and with what the constructors of the
+    fixed list make of them on shapes alone, sizes with the arrays, and the arrays with their checksums.
 
     The run may go on meanwhile: where a checkpoint is removed while it is read, the newer one is taken.
 
@@ -120,6 +120,7 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
         path: of the file, ending in `.safetensors`. Its directory must be there.
 
     Raises:
+        TypeError: a path in the place of the model.
         ValueError: for another ending, or a part that cannot be described or stored, or a field that does not fit its
             annotation, with its path.
         ImportError: without the package safetensors, which the extra `sequinox[interop]` brings.
@@ -133,6 +134,8 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
         >>> model.n_hidden
         4
     """
+    if isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"save_model: give the model first, then the path: save_model(model, {os.fspath(model)!r})")
     try:
         structure = describe(model)
         check_by_constructors(model)
@@ -159,7 +162,12 @@ def _blank(kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
     if kind == "numpy":
         return np.broadcast_to(np.zeros((), dtype), shape)
     if kind == "key":
-        return jax.ShapeDtypeStruct(shape, jax.random.key(0, impl=dtype).dtype)
+        try:
+            return jax.ShapeDtypeStruct(shape, jax.random.key(0, impl=dtype).dtype)
+        except ValueError:
+            raise ValueError(
+                f"load_model: the model has PRNG keys of the implementation {dtype!r}, which JAX does not know here"
+            ) from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(
             f"load_model: the model has an array of {dtype}, which needs JAX's 64-bit mode: "

@@ -20,6 +20,9 @@ from ._leaves import abstract_leaves, compare_leaves, describe_leaves, key_data
 GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model."
 _MODEL = ".model"  # in a state
 
+# What JAX calls the implementation of keys whose dtype has a shorter name.
+_IMPLEMENTATIONS = {"fry": "threefry2x32", "urbg": "unsafe_rbg"}
+
 
 class StoredModel(NamedTuple):
     """A model that has not been loaded yet.
@@ -82,13 +85,14 @@ def _in_file(path: Path, who: str) -> StoredModel:
 
 def _stored_leaf(leaf: Leaf, where: str) -> Leaf:
     """What a file holds: of typed keys their data."""
-    implementation = re.fullmatch(r"key<(\w+)>", leaf.dtype)
-    if implementation is None:
+    tag = re.fullmatch(r"key<(\w+)>", leaf.dtype)
+    if tag is None:
         return leaf
     try:
-        data = key_data(jax.ShapeDtypeStruct(leaf.shape, jax.random.key(0, impl=implementation[1]).dtype))
-    except (TypeError, ValueError):
+        kind = jax.random.key(0, impl=_IMPLEMENTATIONS.get(tag[1], tag[1])).dtype
+    except ValueError:
         raise ValueError(f"{where} is damaged: there are no keys of the kind {leaf.dtype!r}.") from None
+    data = key_data(jax.ShapeDtypeStruct(leaf.shape, kind))
     return Leaf(data.shape, str(data.dtype))
 
 
