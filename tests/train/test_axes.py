@@ -235,7 +235,7 @@ def test_devices_divide_what_has_rows():
         (
             {"x": "batch time"},
             ValueError,
-            r"axes must be a prefix of the batch's tree; axes is a dict of \[\"\['x'\]\"\]",
+            r"axes must be a prefix of the batch's tree; axes is a dict of \['x'\] where",
         ),
         ({**AXES, "x": ("batch",)}, ValueError, r"axes\['x'\] is a tuple of .* where batch\['x'\] is a ArrayImpl"),
         (

@@ -94,7 +94,9 @@ def _say(who: str, node: Any, axes: Any, own: list[str], path: str, argument: st
     else:
         ours, theirs = _children(axes), _children(node)
         if type(axes) is not type(node) or ours.keys() != theirs.keys():
-            describe = lambda tree, parts: f"{type(tree).__name__} of {list(parts)}" if parts else type(tree).__name__
+            describe = lambda tree, parts: (
+                f"{type(tree).__name__} of {', '.join(parts)}" if parts else type(tree).__name__
+            )
             raise ValueError(
                 f"{who}: {argument} must be a prefix of the batch's tree; {argument}{path} is a "
                 f"{describe(axes, ours)} where batch{path} is a {describe(node, theirs)}."
