@@ -240,7 +240,7 @@ def mean_of(total: Sum, carry: PyTree, model: PyTree) -> Gradients:
 def call_objective(objective: Any, model: PyTree, batch: Any, key: Any, *carry: PyTree) -> Any:
     """What an objective returns; one that takes a model and a batch only is called without a key."""
     arguments = (model, batch, key, *carry)
-    if not carry and not _takes(objective, 3) and _takes(objective, 2):
+    if not carry and not _takes_key(objective) and _takes(objective, 2):
         return objective(model, batch)
     try:
         inspect.signature(objective).bind(*arguments)
@@ -254,6 +254,17 @@ def call_objective(objective: Any, model: PyTree, batch: Any, key: Any, *carry: 
     except ValueError:  # a function without a signature
         pass
     return objective(*arguments)
+
+
+def _takes_key(objective: Any) -> bool:
+    """Whether it takes three, and the third is no option of its own, such as `scale=2.0`."""
+    if not _takes(objective, 3):
+        return False
+    try:
+        third = [*inspect.signature(objective).parameters.values()][2:3]
+    except ValueError:
+        return True
+    return all(p.name == "key" or p.kind is p.KEYWORD_ONLY or p.default in (p.empty, None) for p in third)
 
 
 def _takes(objective: Any, n: int) -> bool:
