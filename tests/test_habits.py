@@ -11,6 +11,8 @@ import pytest
 from jaxtyping import Array, Float
 
 import sequinox as sqx
+from sequinox.train import GradientFunction, accumulate, save_model
+from sequinox.train.checkpoints._form import read_file, seal
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 
@@ -57,6 +59,18 @@ HABITS: dict[str, tuple[Callable[[], Any], str]] = {
     "list into a stream": (lambda: sqx.Stream(GRU)([1.0, 2.0, 3.0]), r"Stream: x must .* got list: give numpy.asarray"),
     "tensor": (lambda: GRU(Foreign()), r"got Foreign: give xs.numpy\(\)"),
     "tensor into a stream": (lambda: sqx.Stream(GRU)(Foreign()), r"got Foreign: give x.numpy\(\)"),
+    "path and model exchanged": (
+        lambda: save_model("m.safetensors", GRU),  # pyright: ignore[reportArgumentType]
+        r"give the model first, then the path: save_model\(model, 'm.safetensors'\)",
+    ),
+    "tokens beyond the vocabulary": (
+        lambda: sqx.Sequential([eqx.nn.Embedding(5, 3, key=KEY), GRU])(jnp.array([[4, 5]])),
+        r"tokens must be in 0\.\.4, .* got 5",
+    ),
+    "axes of another structure": (
+        lambda: accumulate(lambda model, batch: 0.0, 2, axes={"y": "batch"})(GRU, {"x": XS}, None),
+        r"axes is a dict of \['y'\] where batch is a dict of \['x'\]",
+    ),
     "another cell by name": (lambda: sqx.recurrent_net(3, 4, 2, KEY, cell=MGU), "such as cell=sequinox.MGU"),
 }
 
@@ -71,6 +85,39 @@ def test_the_error_says_what_to_write(habit: str):
 def test_names_of_cells_may_be_written_with_capitals():
     for name in ("GRU", "gru", "Gru"):
         assert isinstance(sqx.recurrent_net(3, 4, 2, KEY, cell=name)[0], sqx.GRU)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("i", [2, -3, 9])
+def test_a_layer_that_is_not_there(i: int):
+    for net in (sqx.Sequential([GRU, jnp.tanh]), sqx.Sequential({"a": GRU, "b": jnp.tanh}), sqx.Parallel([GRU, GRU])):
+        with pytest.raises(IndexError, match=rf"{type(net).__name__}: there are 2 layers, none at {i}"):
+            net[i]
+        assert list(net) == [net[0], net[-1]]
+
+
+def test_an_option_of_an_objective_is_no_key():
+    """What stands third and has a default is given the key if it is named so, or if the default is None."""
+    seen = []
+
+    def scaled(model: Any, batch: Any, scale: Any = 2.0) -> Any:
+        seen.append(scale)
+        return jnp.sum(model["w"]) * scale
+
+    def keyed(model: Any, batch: Any, key: Any = 0) -> Any:
+        return scaled(model, batch, key)
+
+    def unnamed(model: Any, batch: Any, rng: Any = None) -> Any:
+        return scaled(model, batch, rng)
+
+    for objective in (scaled, keyed, unnamed):
+        GradientFunction(objective)({"w": jnp.ones(2)}, None, 3.0)
+    assert seen == [2.0, 3.0, 3.0]
+
+
+def test_the_place_in_a_damaged_description_is_read_easily():
+    content = seal({"leaves": {".w": {"shape": "x"}}, "structure": None})
+    with pytest.raises(ValueError, match=r"^m, at 'leaves', at '\.w', is damaged: 'shape' must be a list"):
+        read_file(content, "m")
 
 
 def test_layers_without_arrays_can_be_hashed_still():

@@ -105,6 +105,8 @@ class Several(SequenceLayer):
         if isinstance(i, slice):
             return self._of(with_names(None if self.names is None else self.names[i], self.layers[i]))
         if not isinstance(i, str):
+            if isinstance(i, int) and not -len(self.layers) <= i < len(self.layers):
+                raise IndexError(f"{type(self).__name__}: there are {len(self.layers)} layers, none at {i}")
             return self.layers[i]
         if i not in (self.names or ()):
             there = "they have none" if self.names is None else f"there are {list(self.names)}"

@@ -111,7 +111,7 @@ class _Content:
         return self.content[name]
 
     def inner(self, name: str) -> "_Content":
-        return _Content(self.get(name, dict), f"{self.where}, at {name!r},")
+        return _Content(self.get(name, dict), f"{self.where.removesuffix(',')}, at {name!r},")
 
     def wrong(self, name: str, what: str) -> ValueError:
         try:
