@@ -11,7 +11,10 @@ import pytest
 import sequinox as sqx
 from sequinox._elsewhere import ELSEWHERE
 
-ROOMS = ("attention", "convolution", "filters", "interop", "layers", "models", "recurrent", "tasks", "testing", "train")
+ROOMS = (
+    *("attention", "convolution", "decoding", "filters", "interop", "layers", "models", "recurrent"),
+    *("tasks", "testing", "train"),
+)
 
 
 def public_names(room: str) -> list[str]:

@@ -4,14 +4,12 @@ import importlib as _importlib
 import typing as _typing
 
 from ._elsewhere import suggestion as _suggestion
-from ._generate import Generated as Generated, generate as generate
 from ._inspect import parameters as parameters, summary as summary
 from ._layer import SequenceLayer as SequenceLayer
 from ._mask import mask_from_lengths as mask_from_lengths
 from ._precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, cast as cast, keeps_float32 as keeps_float32
 from ._room import close_room as _close_room
 from ._stream import Stream as Stream
-from ._teacher_forcing import unroll_forced as unroll_forced
 from .attention import (
     AddLearnedPositions as AddLearnedPositions,
     AddPositions as AddPositions,
@@ -36,6 +34,7 @@ from .convolution import (
     TemporalBlockState as TemporalBlockState,
     WaveNet as WaveNet,
 )
+from .decoding import Generated as Generated, generate as generate, unroll_forced as unroll_forced
 from .filters import (
     FIR as FIR,
     LMS as LMS,
@@ -225,5 +224,5 @@ def __getattr__(name: str) -> _typing.Any:
     return room if name in _LATER else getattr(room, name)
 
 
-_ROOMS = ("attention", "convolution", "filters", "layers", "models", "recurrent")
+_ROOMS = ("attention", "convolution", "decoding", "filters", "layers", "models", "recurrent")
 _close_room(__name__, later=(*_ROOMS, *_ROOM_OF))

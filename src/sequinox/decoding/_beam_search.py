@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._decoding import Generated, log_softmax, read_prompt, rest
-from ._layer import SequenceLayer, select
-from ._types import State
+from .._layer import SequenceLayer, select
+from .._types import State
+from ._generated import Generated, log_softmax, zero_counts
+from ._prompt import read_prompt
 
 
 class _Best(NamedTuple):
@@ -84,7 +85,7 @@ def search(
             done = best.score >= score(log_probs[..., 0], length)
             done = jnp.broadcast_to(jnp.expand_dims(done, -1), log_probs.shape)
             log_probs = jnp.where(done, -jnp.inf, log_probs)
-            state = rest(state, done)
+            state = zero_counts(state, done)
         tokens = pick(tokens, parent).at[..., t].set(token)
         return _Beams(t + 1, tokens, log_probs, parent, best, bad, state)
 

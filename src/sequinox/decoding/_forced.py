@@ -7,24 +7,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._checks import check_flags, check_key
-from ._decoding import log_softmax, with_room
-from ._generate import _check_model, _Draw, _is_zero, _real
-from ._layer import SequenceLayer, scan_time, select
-from ._types import PRNGKey, State
-from .layers._weight_drop import draw_weights
+from .._checks import check_flags
+from .._layer import SequenceLayer, scan_time, select
+from .._types import ArrayLike, PRNGKey, State
+from ..layers._weight_drop import draw_weights
+from ._draw import Draw, Number, is_zero, make_draw
+from ._generated import log_softmax
+from ._prompt import check_model, with_room
 
 
 def unroll_forced(
     model: SequenceLayer,
-    tokens: Any,
-    forced: Any,
+    tokens: ArrayLike,
+    forced: ArrayLike,
     state: State = None,
     *,
-    mask: Any = None,
-    resets: Any = None,
+    mask: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     key: PRNGKey | None = None,
-    temperature: Any = 0.0,
+    temperature: Number = 0.0,
 ) -> tuple[Float[Array, "*batch time n_tokens"], State]:
     r"""Unrolls a model over given tokens, or its own predictions in their place: teacher forcing, step by step.
 
@@ -77,20 +78,18 @@ def unroll_forced(
         ```
     """
     who = "unroll_forced"
-    _check_model(model, who)
-    if forced is None:
+    check_model(model, who)
+    xs, batch, real, fresh, key = model._check_sequence(tokens, mask, resets, key, who)
+    given = check_flags(forced, xs.shape, who, "forced")
+    if given is None:
         raise TypeError(f"{who}: forced must be a boolean array, got None")
-    tokens, batch, mask, resets, key = model._check_sequence(tokens, mask, resets, key, who)
-    forced = check_flags(forced, tokens.shape, who, "forced")
-    greedy = _is_zero(temperature)
-    temperature = _real(temperature, lambda v: v >= 0, who, "temperature", "at least 0")
-    if not greedy and key is None:
-        raise ValueError(f"{who}: a temperature other than 0 needs a key")
+    draw_key = None
+    if key is not None and not is_zero(temperature):
+        draw_key, key = jax.random.split(key)
+    draw = make_draw(draw_key, temperature, who)
     state = model._resolve_state(state, batch, model.dtype, who)
-    state = with_room(state, tokens.shape[-1])
-    draw, key = (None, key) if greedy else jax.random.split(check_key(key, who))
-    draw = _Draw(None, None, None, None) if greedy else _Draw(draw, temperature, None, None)
-    return _unroll(model, tokens, forced, state, mask, resets, key, draw)
+    state = with_room(state, xs.shape[-1])
+    return _unroll(model, xs, given, state, real, fresh, key, draw)
 
 
 @eqx.filter_jit
@@ -102,7 +101,7 @@ def _unroll(
     mask: Array | None,
     resets: Array | None,
     key: Array | None,
-    draw: _Draw,
+    draw: Draw,
 ) -> tuple[Array, State]:
     model, key = draw_weights(model, key)
     time = tokens.shape[-1]
