@@ -274,12 +274,12 @@ SECTIONS: list[tuple[str, str, list[Specimen]]] = [
             S(
                 lambda d, H, m: sqx.recurrent_encoder_decoder(d, H, m, KEY),
                 "dHm",
-                start=lambda layer, d, **_: layer.start(jnp.zeros((3, d))),
+                start=lambda layer, d, **_: layer.encode(jnp.zeros((3, d))),
             ),
             S(
                 lambda d, H, m: sqx.encoder_decoder(d, H, 2, H, 1, m, KEY),
                 "dHm",
-                start=lambda layer, d, n, **_: sqx.with_capacity(layer.start(jnp.zeros((n, d))), n),
+                start=lambda layer, d, n, **_: sqx.with_capacity(layer.encode(jnp.zeros((n, d))), n),
                 more="n",
             ),
         ],

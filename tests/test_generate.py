@@ -299,7 +299,7 @@ def test_transformers():
         check_row(found, i, greedy(model, real(i), 4))
     check_row(generate(model, PROMPT, 4, n_beams=2, stop=1), 0, beam_search(model, PROMPT[0].tolist(), 4, 2, 0.0, 1))
     both = sqx.encoder_decoder(3, D, 2, D, 1, V, KEYS[5])
-    state = both.start(3 * jax.random.normal(KEYS[2], (3, 4, 3)))
+    state = both.encode(3 * jax.random.normal(KEYS[2], (3, 4, 3)))
     found = generate(both, PROMPT, 4, state=state)
     ys, _ = both.unroll(jnp.concatenate([PROMPT, found.tokens], 1), state)
     np.testing.assert_array_equal(ys[:, 3:-1].argmax(-1), found.tokens)

@@ -43,9 +43,9 @@ def test_forced_nowhere_it_is_greedy_generation():
     source = jnp.asarray(random.normal(size=(4, 5, 3)), jnp.float32)
     both = sqx.recurrent_encoder_decoder(3, 8, 7, K1, attention=True)
     begin = jnp.zeros((4, 6), int)
-    ys, _ = forced_run(both, begin, jnp.zeros((4, 6), bool), both.start(source))
+    ys, _ = forced_run(both, begin, jnp.zeros((4, 6), bool), both.encode(source))
     np.testing.assert_array_equal(
-        jnp.argmax(ys, -1), sqx.generate(both, begin[:, :1], 6, state=both.start(source)).tokens
+        jnp.argmax(ys, -1), sqx.generate(both, begin[:, :1], 6, state=both.encode(source)).tokens
     )
 
 

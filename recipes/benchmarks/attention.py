@@ -27,7 +27,7 @@ import tyro
 
 import sequinox as sqx
 
-SIZES: dict[str, Any] = {"d_model": 256, "n_heads": 8, "d_ff": 688, "depth": 4}
+SIZES: dict[str, Any] = {"d_model": 256, "n_heads": 8, "d_ff": 688, "n_layers": 4}
 N_TOKENS, N_KV_HEADS, PROMPT, NEW = 1000, 4, 16, 256
 
 
@@ -132,7 +132,7 @@ def transformers_way(prompt: np.ndarray) -> dict[str, Callable]:
         vocab_size=N_TOKENS,
         hidden_size=SIZES["d_model"],
         intermediate_size=SIZES["d_ff"],
-        num_hidden_layers=SIZES["depth"],
+        num_hidden_layers=SIZES["n_layers"],
         num_attention_heads=SIZES["n_heads"],
         num_key_value_heads=N_KV_HEADS,
         max_position_embeddings=2048,

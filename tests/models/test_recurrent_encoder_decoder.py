@@ -85,7 +85,7 @@ def test_logits_and_gradients(attention: bool, bidirectional: bool):
         @jax.jit
         def run(arrays: Any) -> Any:
             model = eqx.combine(arrays, rest)
-            state = model.start(jnp.where(REAL[..., None], SOURCE, jnp.nan), mask=REAL)
+            state = model.encode(jnp.where(REAL[..., None], SOURCE, jnp.nan), mask=REAL)
             logits, _ = model.unroll(jnp.asarray(TARGETS), state, mask=MASK, resets=RESETS)
             return jnp.sum(logits * weights), logits
 
@@ -107,11 +107,11 @@ def test_the_decoder_begins_with_the_encoders_last_state_in_every_layer(cell: An
     model = make(9, 4, 7, KEY, cell=cell, n_layers=2, tokens=True, dropout=0.5)
     tokens = jnp.asarray(random.integers(0, 9, (2, 3)))
     model = eqx.nn.inference_mode(model)
-    state = model.start(tokens)
+    state = model.encode(tokens)
     last = model.encoder.unroll(tokens)[1]
-    assert eqx.tree_equal(state.start, last) and eqx.tree_equal(state.decoder, last)
+    assert eqx.tree_equal(state.encoded, last) and eqx.tree_equal(state.decoder, last)
     _, after = model.unroll(jnp.asarray([[0, 1], [2, 3]]), state)
-    assert eqx.tree_equal(after.start, last) and not eqx.tree_equal(after.decoder, last)
+    assert eqx.tree_equal(after.encoded, last) and not eqx.tree_equal(after.decoder, last)
 
 
 @pytest.mark.thorough
@@ -120,11 +120,11 @@ def test_streams_generation_and_beams():
     model = make(3, 6, 7, KEY, cell="lstm", attention=True)
     model = jax.tree.map(lambda a: 3 * a if eqx.is_inexact_array(a) else a, model)  # peaked
     source = jnp.asarray(SOURCE, jnp.float32)
-    state, begin = model.start(source, mask=REAL), jnp.zeros((4, 1), int)
+    state, begin = model.encode(source, mask=REAL), jnp.zeros((4, 1), int)
     found = sqx.generate(model, begin, 4, state=state, stop=5)
     beams = sqx.generate(model, begin, 4, state=state, stop=5, n_beams=30)
     assert np.all(np.asarray(beams.log_probs) >= np.asarray(found.log_probs) - 1e-5)
-    alone = sqx.generate(model, begin[3:], 4, state=model.start(source[3:, :4]), stop=5)
+    alone = sqx.generate(model, begin[3:], 4, state=model.encode(source[3:, :4]), stop=5)
     np.testing.assert_array_equal(alone.tokens[0], found.tokens[3])
     read = jnp.concatenate([begin, beams.tokens[:, :-1]], 1)
     log_p = jax.nn.log_softmax(model.unroll(read, state)[0])
@@ -138,7 +138,7 @@ def test_streams_generation_and_beams():
 
 
 def test_without_a_source_it_does_not_run():
-    with pytest.raises(ValueError, match=r"there is no source: begin with state = model.start\(source\)"):
+    with pytest.raises(ValueError, match=r"there is no source: begin with state = model.encode\(source\)"):
         make(3, 4, 7, KEY)(jnp.zeros((2, 3), int))
 
 
@@ -149,7 +149,7 @@ def test_parts_of_ones_own():
     decoder = sqx.Sequential({"z": sqx.RNN(2, 5, k2), "a": sqx.GRU(5, 4, k2)})
     model = sqx.RecurrentEncoderDecoder(encoder, decoder, sqx.Dense(4, 2, k1))  # reads vectors, not tokens
     assert (model.n_in, model.n_out) == (2, 2)
-    state = model.start(jnp.ones((6, 3)))
+    state = model.encode(jnp.ones((6, 3)))
     ys, after = model.unroll(jnp.ones((5, 2)), state, resets=jnp.arange(5) == 3)
     np.testing.assert_allclose(ys[3:], ys[:2], atol=1e-6)
     np.testing.assert_allclose(after.decoder["z"], model.unroll(jnp.ones((2, 2)), state)[1].decoder["z"], atol=1e-6)

@@ -36,7 +36,7 @@ def trained(model: Any, n_steps: int) -> Any:
         model = eqx.combine(arrays, rest)
         source, real, back = task(key)
         read = jnp.concatenate([jnp.full((N_ROWS, 1), BEGIN), back[:, :-1]], 1)
-        logits, _ = model.unroll(read, model.start(source, mask=real), mask=real)
+        logits, _ = model.unroll(read, model.encode(source, mask=real), mask=real)
         each = optax.softmax_cross_entropy_with_integer_labels(logits, back)
         return jnp.sum(jnp.where(real, each, 0)) / jnp.sum(real)
 
@@ -61,6 +61,6 @@ def test_it_learns_to_reverse(attention: bool):
     model = trained(net, 300)
     source, real, back = task(jax.random.key(2))
     begin = jnp.full((N_ROWS, 1), BEGIN)
-    found = sqx.generate(model, begin, LENGTH, state=model.start(source, mask=real)).tokens
+    found = sqx.generate(model, begin, LENGTH, state=model.encode(source, mask=real)).tokens
     right = np.all(np.asarray((found == back) | ~real), 1)
     assert right.mean() > 0.9

@@ -361,11 +361,11 @@ TARGETS = jnp.asarray(np.random.default_rng(6).integers(0, N_OUT, (B, T)))
 
 @eqx.filter_jit
 def translate(model: Any, source: Any, targets: Any, source_mask: Any = None, mask: Any = None) -> Any:
-    return model.unroll(targets, model.start(source, mask=source_mask), mask=mask)[0]
+    return model.unroll(targets, model.encode(source, mask=source_mask), mask=mask)[0]
 
 
 def pair(**options: Any) -> Any:
-    return filled(sqx.encoder_decoder(N_IN, D, HEADS, D_FF, options.pop("depth", 1), N_OUT, KEY, **options))
+    return filled(sqx.encoder_decoder(N_IN, D, HEADS, D_FF, options.pop("n_layers", 1), N_OUT, KEY, **options))
 
 
 def test_a_ragged_source_equals_its_rows():
@@ -423,7 +423,7 @@ def test_without_a_source():
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"depth": 2, "scan_layers": True, "norm": "pre", "tied": True}, marks=thorough),
+        pytest.param({"n_layers": 2, "scan_layers": True, "norm": "pre", "tied": True}, marks=thorough),
         {"window": 2, "positions": "rotary", "n_kv_heads": 1},
     ],
     ids=["stacked", "window"],
@@ -431,14 +431,14 @@ def test_without_a_source():
 def test_teacher_forcing_equals_step_by_step(options: Any):
     model = pair(**options)
     whole = translate(model, SOURCE, TARGETS, SOURCE_MASK)
-    run = sqx.Stream(model, state=sqx.with_capacity(model.start(SOURCE, mask=SOURCE_MASK), T))
+    run = sqx.Stream(model, state=sqx.with_capacity(model.encode(SOURCE, mask=SOURCE_MASK), T))
     for t in range(T):
         assert_close(run(TARGETS[:, t]), whole[:, t])
 
 
 def test_a_reset_starts_the_target_afresh_with_the_same_source():
     model = pair()
-    state = model.start(SOURCE)
+    state = model.encode(SOURCE)
     resets = jnp.zeros((B, T), bool).at[:, 3].set(True)
     ys, _ = eqx.filter_jit(model.unroll)(TARGETS, state, resets=resets)
     assert_close(ys[:, 3:], translate(model, SOURCE, TARGETS[:, 3:]))
@@ -452,7 +452,7 @@ def test_batch_axes():
     two = lambda a: a.reshape(2, 2, *a.shape[1:])
     assert_close(translate(model, *map(two, (SOURCE, TARGETS, SOURCE_MASK, MASK))), two(whole))
     with pytest.raises(ValueError, match=r"state.* must have shape \(4,"):
-        model.unroll(TARGETS, model.start(SOURCE[:3]))
+        model.unroll(TARGETS, model.encode(SOURCE[:3]))
 
 
 def test_samples_of_both_kinds():
@@ -468,8 +468,8 @@ def test_samples_of_both_kinds():
 def test_dropout_of_the_encoder():
     model = pair(dropout=0.5)
     with pytest.raises(ValueError, match="key is needed"):
-        model.start(SOURCE)
-    first, second = (model.start(SOURCE, key=k) for k in jax.random.split(KEY))
+        model.encode(SOURCE)
+    first, second = (model.encode(SOURCE, key=k) for k in jax.random.split(KEY))
     assert not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (first, second)), strict=True))
     quiet = eqx.nn.inference_mode(model)
     assert_close(translate(quiet, SOURCE, TARGETS), translate(pair(), SOURCE, TARGETS))
@@ -503,7 +503,7 @@ def test_it_learns_to_copy():
     source = jax.random.randint(key, (16, 4), 1, n)
     targets = jnp.concatenate([jnp.zeros((16, 1), source.dtype), source[:, :-1]], 1)
     model = sqx.encoder_decoder(n, 16, 2, 12, 1, n, KEY, tokens=True, norm="pre")
-    logits = lambda m: m.unroll(targets, m.start(source))[0]
+    logits = lambda m: m.unroll(targets, m.encode(source))[0]
     loss = lambda m: optax.softmax_cross_entropy_with_integer_labels(logits(m), source).mean()
     _, values = train(model, loss, 60)
     assert values[0] > 1.0 and values[-1] < 0.1
@@ -546,7 +546,7 @@ def test_recurrent_layers_and_blocks_in_one_stream():
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: encoder(N_IN, D, HEADS, D_FF, 0, N_OUT, KEY), ValueError, "depth must be at least 1"),
+        (lambda: encoder(N_IN, D, HEADS, D_FF, 0, N_OUT, KEY), ValueError, "n_layers must be at least 1"),
         (lambda: encoder(N_IN, 8, HEADS, D_FF, 1, N_OUT, KEY), ValueError, "d_model must be a multiple of n_heads"),
         (lambda: decoder(*SIZES, positions="learned"), ValueError, "learned positions need max_len"),
         (lambda: decoder(*SIZES, tied=True), ValueError, "tied readout needs tokens=True and n_out == n_in"),

@@ -196,7 +196,7 @@ class MultiHeadCrossAttention(SequenceLayer):
         if not state:
             raise ValueError(
                 "MultiHeadCrossAttention: there is no memory to look at: begin with "
-                "state = layer.read(memory), or of an encoder-decoder with model.start(source)"
+                "state = layer.read(memory), or of an encoder-decoder with model.encode(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)
         q = split_heads(project(self.W_Q, self.b_Q, merge_batch(xs, 2)), self.n_heads)

@@ -72,21 +72,21 @@ class TransformerBlock(SequenceLayer):
         key: PRNGKey,
         *,
         causal: bool = False,
+        window: int | None = None,
+        rotary: Rotary | None = None,
         cross: bool = False,
-        norm: Literal["post", "pre"] = "post",
-        norm_layer: Callable[..., Any] = eqx.nn.LayerNorm,
-        activation: Callable = jax.nn.relu,
-        gated: bool = False,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        attention_bias: bool = False,
-        feed_forward_bias: bool = True,
         d_memory: int | None = None,
         n_kv_heads: int | None = None,
         d_head: int | None = None,
-        window: int | None = None,
-        rotary: Rotary | None = None,
+        attention_bias: bool = False,
+        attention_dropout: float = 0.0,
         chunk_size: int | None = None,
+        activation: Callable = jax.nn.relu,
+        gated: bool = False,
+        feed_forward_bias: bool = True,
+        norm: Literal["post", "pre"] = "post",
+        norm_layer: Callable[..., Any] = eqx.nn.LayerNorm,
+        dropout: float = 0.0,
         initializer: Initializer = jax.nn.initializers.xavier_normal(),
         dtype: DType | None = None,
     ):
@@ -96,23 +96,23 @@ class TransformerBlock(SequenceLayer):
             n_heads: number of heads.
             d_ff: width inside the feed-forward network.
             key: PRNG key for the weights.
-            causal: whether a sample sees no later one; then the block streams.
-            cross: whether the block looks at a memory too, between self-attention and the feed-forward network.
-            norm: `"post"` (default), as in the paper, or `"pre"`, which trains more easily when it is deep.
-            norm_layer: called as `norm_layer(d_model, dtype=dtype)`; default `eqx.nn.LayerNorm`. `eqx.nn.RMSNorm` too.
+            causal: of self-attention: whether a sample sees no later one; then the block streams.
+            window: of self-attention: a sample sees those that are less than `window` away. Default: all.
+            rotary: of self-attention: rotary positions, `Rotary()`. Default: none.
+            cross: whether the block attends to a memory too, between self-attention and the feed-forward network.
+            d_memory: width of the memory; default: `d_model`.
+            n_kv_heads: of both attentions: number of heads of keys and values; default: `n_heads`.
+            d_head: of both attentions: width of a head; default: `d_model / n_heads`.
+            attention_bias: whether the projections of both attentions have biases; the paper has none.
+            attention_dropout: probability of a zero among the attention weights in training. Default 0.
+            chunk_size: of both attentions: number of queries at a time, for long rows. Default: all at once.
             activation: of the feed-forward network; default `jax.nn.relu`, as in the paper.
             gated: whether the feed-forward network has a gate; with `activation=jax.nn.silu` that is SwiGLU.
-            dropout: probability of a zero in what each sub-layer gives, before the addition, in training. Calls then
-                need `key=`. Default 0.
-            attention_dropout: probability of a zero among the attention weights in training. Default 0.
-            attention_bias: whether the attention's projections have biases; the paper has none.
             feed_forward_bias: whether the feed-forward network has biases, as in the paper.
-            d_memory: width of the memory; default: `d_model`.
-            n_kv_heads: number of heads of keys and values; default: `n_heads`.
-            d_head: width of a head; default: `d_model / n_heads`.
-            window: self-attention sees samples that are less than `window` away. Default: all.
-            rotary: rotary positions in self-attention, `Rotary()`. Default: none.
-            chunk_size: number of queries at a time, for long rows. Default: all at once.
+            norm: `"post"` (default), as in the paper, or `"pre"`, which trains more easily when it is deep.
+            norm_layer: called as `norm_layer(d_model, dtype=dtype)`; default `eqx.nn.LayerNorm`. `eqx.nn.RMSNorm` too.
+            dropout: probability of a zero in the output of each sub-layer, before the addition, in training. Calls then
+                need `key=`. Default 0.
             initializer: of the weights; default `xavier_normal`.
             dtype: of the weights; default: JAX's default, float32.
 

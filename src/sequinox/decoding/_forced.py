@@ -50,7 +50,7 @@ def unroll_forced(
             targets but the last. The logits at each are to predict the token behind it.
         forced: bool `"*batch time"`.
         state: the state before the first token; default (None): `init_state`. Of an encoder-decoder,
-            `model.start(source)`.
+            `model.encode(source)`.
         mask: bool `"*batch time"`, True on real tokens; default: all are real.
         resets: bool `"*batch time"`, True where the state starts afresh before the token is read.
         key: PRNG key, needed if `temperature` is not 0, or for dropout. Each step has its own.
@@ -71,7 +71,7 @@ def unroll_forced(
         >>> model = sqx.recurrent_encoder_decoder(3, 8, 11, jax.random.key(0))
         >>> begun = jnp.array([[0, 3, 1, 4], [0, 5, 9, 2]])  # 0 begins a row
         >>> forced = jax.random.bernoulli(jax.random.key(1), 0.75, begun.shape)
-        >>> logits, state = sqx.unroll_forced(model, begun, forced, model.start(jnp.ones((2, 6, 3))))
+        >>> logits, state = sqx.unroll_forced(model, begun, forced, model.encode(jnp.ones((2, 6, 3))))
         >>> logits.shape
         (2, 4, 11)
 

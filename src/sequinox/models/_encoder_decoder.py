@@ -1,4 +1,4 @@
-"""An encoder, and a decoder that looks at what it gives."""
+"""An encoder, and a decoder that attends to its outputs."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._layer import SequenceLayer
-from .._types import State
+from .._types import ArrayLike, PRNGKey, State
 from ..layers._around import Around
 
 
 class EncoderDecoder(Around):
-    """An encoder, and a decoder with cross-attention to what the encoder gives.
+    """An encoder, and a decoder with cross-attention to the encoder's outputs.
 
-    As a layer it reads the *target* sequence; the source is in its state. `state = model.start(source)` reads the
+    As a layer it reads the *target* sequence; the source is in its state. `state = model.encode(source)` reads the
     source, and from there the model unrolls, steps and streams as any other. A reset starts the target afresh, with the
     same source.
 
@@ -23,7 +23,7 @@ class EncoderDecoder(Around):
         ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> model = sqx.encoder_decoder(3, 8, 2, 16, 1, 11, jax.random.key(0))
-        >>> state = model.start(jnp.ones((4, 6, 3)))  # four sources
+        >>> state = model.encode(jnp.ones((4, 6, 3)))  # four sources
         >>> logits, state = model.step(jnp.zeros(4, int), state)
         >>> logits.shape
         (4, 11)
@@ -37,7 +37,7 @@ class EncoderDecoder(Around):
     def __init__(self, encoder: SequenceLayer, decoder: SequenceLayer):
         """
         Arguments:
-            encoder: reads the source; gives one output a sample.
+            encoder: reads the source; returns one output a sample.
             decoder: reads the target, with cross-attention in it.
 
         Raises:
@@ -45,18 +45,25 @@ class EncoderDecoder(Around):
                 cross-attention in it.
         """
         check_parts("EncoderDecoder", encoder=encoder, decoder=decoder)
-        if not _looks_at_memory(decoder, encoder.n_out):
+        if not _reads_memory(decoder, encoder.n_out):
             raise ValueError(
                 "EncoderDecoder: the decoder must have cross-attention in it, such as TransformerBlock(cross=True)"
             )
         self.encoder, self.decoder = encoder, decoder
 
-    def start(self, source: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> State:
+    def encode(
+        self,
+        source: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
+    ) -> State:
         """The decoder's initial state, with the source read.
 
         Arguments:
             source: `"*batch time n_in"`, or tokens `"*batch time"`, as the encoder reads them.
-            mask: bool `"*batch time"`, True on real samples of the source; the decoder looks at those alone.
+            mask: bool `"*batch time"`, True on real samples of the source; the decoder attends to those alone.
             resets: bool `"*batch time"`, for an encoder that is to start afresh within a row.
             key: PRNG key for the encoder's dropout in training.
         """
@@ -71,25 +78,25 @@ class EncoderDecoder(Around):
 
 
 def check_parts(who: str, *, encoder: Any, **others: Any) -> None:
-    """Checks that an encoder and what belongs to it are layers, and that there is an output a sample to look at."""
+    """Checks that an encoder and what belongs to it are layers, and that it returns an output a sample."""
     for name, layer in {"encoder": encoder, **others}.items():
         if not isinstance(layer, SequenceLayer):
             raise TypeError(f"{who}: {name} must be a sequence layer, got {layer!r}")
     if encoder.pools:
-        raise ValueError(f"{who}: the encoder must give one output a sample, but it pools over time")
+        raise ValueError(f"{who}: the encoder must return one output a sample, but it pools over time")
 
 
-def _looks_at_memory(layer: SequenceLayer, width: int | None) -> bool:
-    """Whether anything in a layer takes note of a memory, of whatever class it is."""
-    before, looked = layer.init_state(), []
+def _reads_memory(layer: SequenceLayer, width: int | None) -> bool:
+    """Whether a memory changes the state of a layer, of whatever class it is."""
+    before, changed = layer.init_state(), []
 
     def remember(memory: Array) -> None:
         after = layer._remember(before, memory, None)
         same = [a is b for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=False)]
-        looked.append(jax.tree.structure(before) != jax.tree.structure(after) or not all(same))
+        changed.append(jax.tree.structure(before) != jax.tree.structure(after) or not all(same))
 
     try:
         jax.eval_shape(remember, jax.ShapeDtypeStruct((1, width or 1), layer.dtype or jnp.float32))
-    except ValueError:  # it looks, and at something of another width: `start` says so
+    except ValueError:  # it reads one, but of another width: `encode` says so
         return True
-    return looked[0]
+    return changed[0]

@@ -1,4 +1,4 @@
-"""From sequence to sequence with recurrent units: the decoder begins where the encoder ends."""
+"""From sequence to sequence with recurrent units: the decoder starts where the encoder ends."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from .._checks import batch_shape, check_key, check_tuple, flag, float_dtype, number, size
 from .._layer import SequenceLayer
-from .._types import BatchShape, DType, PRNGKey, State
+from .._types import ArrayLike, BatchShape, DType, PRNGKey, State
 from ..attention import MultiHeadCrossAttention
 from ..layers import Bidirectional, BidirectionalState, Dense, Dropout, Parallel, PerSample, Sequential
 from ..layers._given_start import has_growing, unroll_from
@@ -21,26 +21,26 @@ from ._recurrent_net import cell_maker
 class SourceState(NamedTuple):
     """The state of a `RecurrentEncoderDecoder`."""
 
-    start: State
-    """The decoder's state after the source; the empty tuple before one is read."""
+    encoded: State
+    """The decoder's state after the source, to which a reset returns; the empty tuple before a source is read."""
     decoder: State
     """The decoder's state now."""
     head: State
-    """The head's state, with what its attention looks at."""
+    """The head's state, with what its attention reads."""
 
 
 class RecurrentEncoderDecoder(SequenceLayer):
-    r"""A recurrent encoder, a recurrent decoder that begins where the encoder ends, and a head behind it.
+    r"""A recurrent encoder, a recurrent decoder that starts where the encoder ends, and a head after it.
 
     $$
     s_0 = h_T \qquad s_t = f(y_{t-1}, s_{t-1}) \qquad \hat y_t = g(s_t, h_1, \dots, h_T)
     $$
 
-    Here $h_t$ are the encoder's states ($h_T$ each row's own last), $f$ is the decoder and $g$ the head, which may look
-    at the encoder's outputs with cross-attention. As a layer it reads the *target* sequence, beginning with a symbol of
-    your choice; the source is in its state. `state = model.start(source)` reads the source, and from there the model
-    unrolls, steps and streams as any other. A reset starts the target afresh, with the same source. Without a source it
-    does not run.
+    Here $h_t$ are the encoder's states ($h_T$ each row's own last), $f$ is the decoder and $g$ the head, which may
+    attend to the encoder's outputs with cross-attention. As a layer it reads the *target* sequence, beginning with a
+    symbol of your choice; the source is in its state. `state = model.encode(source)` reads the source, and from there
+    the model unrolls, steps and streams as any other. A reset starts the target afresh, with the same source. Without a
+    source it does not run.
 
     Source: [Sutskever et al. 2014](https://arxiv.org/abs/1409.3215), section 2, and [Cho et al.
     2014](https://arxiv.org/abs/1406.1078), section 2.2, for the vector between the two.
@@ -53,7 +53,7 @@ class RecurrentEncoderDecoder(SequenceLayer):
         >>> encoder = sqx.Sequential([sqx.Dense(3, 4, k1), sqx.LSTM(4, 8, k2)])
         >>> decoder = sqx.Sequential([eqx.nn.Embedding(11, 4, key=k3), sqx.LSTM(4, 8, k4)])
         >>> model = sqx.RecurrentEncoderDecoder(encoder, decoder, sqx.Dense(8, 11, k1))
-        >>> state = model.start(jnp.ones((5, 6, 3)))  # five sources
+        >>> state = model.encode(jnp.ones((5, 6, 3)))  # five sources
         >>> logits, state = model.step(jnp.zeros(5, int), state)
         >>> logits.shape
         (5, 11)
@@ -70,10 +70,10 @@ class RecurrentEncoderDecoder(SequenceLayer):
     def __init__(self, encoder: SequenceLayer, decoder: SequenceLayer, head: SequenceLayer):
         """
         Arguments:
-            encoder: reads the source; gives one output a sample. Where it is bidirectional, the states of its two
-                directions are put side by side.
+            encoder: reads the source; returns one output a sample. If it is bidirectional, the states of its two
+                directions are concatenated.
             decoder: reads the target. Its state is like that of the encoder.
-            head: reads what the decoder gives; may look at a memory.
+            head: reads the decoder's outputs; may attend to a memory.
 
         Raises:
             TypeError, ValueError: if they are no sequence layers, the encoder pools over time, decoder or head do not
@@ -86,17 +86,24 @@ class RecurrentEncoderDecoder(SequenceLayer):
                 raise TypeError(f"{who}: {name} must stream, and it does not: {layer.offline_reason}")
         if decoder.n_out is not None and head.n_in not in (None, decoder.n_out):
             raise ValueError(f"{who}: head takes samples of width {head.n_in}, but decoder gives {decoder.n_out}")
-        states = [jax.eval_shape(lambda la=la: _side_by_side(la.init_state())) for la in (encoder, decoder)]
+        states = [jax.eval_shape(lambda la=la: _concatenated(la.init_state())) for la in (encoder, decoder)]
         shapes = [jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", s) for s in states]
         if shapes[0] != shapes[1] or has_growing(states[1]) or not jax.tree.leaves(states[1]):
             raise ValueError(
-                f"{who}: the state of decoder must be like that of encoder, from which it begins: arrays of fixed "
+                f"{who}: the state of decoder must be like that of encoder, from which it starts: arrays of fixed "
                 f"shapes, at least one; encoder has {shapes[0]}, decoder {shapes[1]}"
             )
         self.encoder, self.decoder, self.head = encoder, decoder, head
         self.n_in, self.n_out = decoder.n_in, head.n_out
 
-    def start(self, source: Any, *, mask: Any = None, resets: Any = None, key: Any = None) -> SourceState:
+    def encode(
+        self,
+        source: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
+    ) -> SourceState:
         """The state with the source read.
 
         Arguments:
@@ -107,13 +114,13 @@ class RecurrentEncoderDecoder(SequenceLayer):
         """
         memory, last = self.encoder.unroll(source, mask=mask, resets=resets, key=key)
         batch = memory.shape[:-2]
-        last = self.decoder._conform_state(_side_by_side(last), batch, memory.dtype, "RecurrentEncoderDecoder.start")
+        last = self.decoder._conform_state(_concatenated(last), batch, memory.dtype, "RecurrentEncoderDecoder.encode")
         head = self.head.init_state(batch, memory.dtype)
         mask = None if mask is None else jnp.asarray(mask)
         return SourceState(last, last, self.head._remember(head, memory, mask))
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> SourceState:
-        """No source has been read: `start` gives a state to run from.
+        """No source has been read: `encode` returns a state to run from.
 
         Arguments:
             batch: the batch axes, an integer or a tuple; `()` for a single stream.
@@ -125,7 +132,7 @@ class RecurrentEncoderDecoder(SequenceLayer):
 
     @property
     def pools(self) -> bool:
-        """Whether decoder or head does."""
+        """Whether the head does."""
         return self.head.pools
 
     @property
@@ -136,10 +143,10 @@ class RecurrentEncoderDecoder(SequenceLayer):
         return self.decoder._filler(x)
 
     def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> SourceState:
-        start, decoder, head = check_tuple(state, 3, where, SourceState)
-        read = not (isinstance(start, tuple) and start == ())
+        encoded, decoder, head = check_tuple(state, 3, where, SourceState)
+        read = not (isinstance(encoded, tuple) and encoded == ())
         return SourceState(
-            self.decoder._conform_state(start, batch, dtype, f"{where}.start") if read else (),
+            self.decoder._conform_state(encoded, batch, dtype, f"{where}.encoded") if read else (),
             self.decoder._conform_state(decoder, batch, dtype, f"{where}.decoder"),
             self.head._conform_state(head, batch, dtype, f"{where}.head"),
         )
@@ -148,30 +155,30 @@ class RecurrentEncoderDecoder(SequenceLayer):
         own, others = self._keys(state, key)
         h, decoder = self.decoder._step(x, state.decoder, own)
         y, head = self.head.step(h, state.head, key=others)
-        return y, SourceState(state.start, decoder, head)
+        return y, SourceState(state.encoded, decoder, head)
 
     def _unroll(
         self, xs: Array, state: SourceState, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, SourceState]:
         own, others = self._keys(state, key)
-        hs, decoder = unroll_from(self.decoder, xs, state.decoder, mask, resets, own, state.start)
+        hs, decoder = unroll_from(self.decoder, xs, state.decoder, mask, resets, own, state.encoded)
         ys, head = self.head.unroll(hs, state.head, mask=mask, resets=resets, key=others)
-        return ys, SourceState(state.start, decoder, head)
+        return ys, SourceState(state.encoded, decoder, head)
 
     def _keys(self, state: SourceState, key: Array | None) -> tuple[Array | None, Array | None]:
-        if state.start == ():
-            raise ValueError("RecurrentEncoderDecoder: there is no source: begin with state = model.start(source)")
+        if state.encoded == ():
+            raise ValueError("RecurrentEncoderDecoder: there is no source: begin with state = model.encode(source)")
         own, others = (None, None) if key is None else jax.random.split(key)
         return own, others
 
 
-def _side_by_side(state: State) -> State:
-    """A state in which those of two directions are one: their vectors, one behind the other."""
+def _concatenated(state: State) -> State:
+    """The state with those of the two directions of every bidirectional layer concatenated."""
 
     def join(node: Any) -> Any:
         if not isinstance(node, BidirectionalState):
             return node
-        forward, backward = _side_by_side(node.forward), _side_by_side(node.backward)
+        forward, backward = _concatenated(node.forward), _concatenated(node.backward)
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b], -1), forward, backward)
 
     return jax.tree.map(join, state, is_leaf=lambda node: isinstance(node, BidirectionalState))
@@ -198,10 +205,9 @@ def recurrent_encoder_decoder(
     dtype: DType | None = None,
     **options: Any,
 ) -> RecurrentEncoderDecoder:
-    r"""From sequence to sequence with recurrent units: what the encoder has read, its last state, is where the decoder
-    begins.
+    r"""From sequence to sequence with recurrent units: the decoder starts from the encoder's last state.
 
-    With `attention` the decoder also looks at all outputs $h$ of the encoder, at every step:
+    With `attention` the decoder also attends to all outputs $h$ of the encoder, at every step:
 
     $$
     c_t = \operatorname{Attention}(s_t, h) \qquad \tilde h_t = \tanh(W_c [c_t; s_t]) \qquad \hat y_t = W \tilde h_t + b
@@ -226,14 +232,14 @@ def recurrent_encoder_decoder(
         d_embed: width of the embeddings, and of the dense projection of source samples that are no tokens; default:
             `n_hidden`.
         tokens: whether source samples are integer tokens.
-        attention: whether the decoder looks at the encoder's outputs.
+        attention: whether the decoder attends to the encoder's outputs.
         bidirectional: whether the encoder reads both ways, with half the units in each direction.
-        dropout: probability of a zero behind every recurrent layer in training. Calls then need `key=`. Default 0.
+        dropout: probability of a zero after every recurrent layer in training. Calls then need `key=`. Default 0.
         dtype: of the weights; default: JAX's default, float32.
         options: further options of the cell.
 
     Returns:
-        A [`RecurrentEncoderDecoder`][sequinox.RecurrentEncoderDecoder]: `model.unroll(targets, model.start(source))`.
+        A [`RecurrentEncoderDecoder`][sequinox.RecurrentEncoderDecoder]: `model.unroll(targets, model.encode(source))`.
 
     Raises:
         TypeError, ValueError: for sizes that are not positive integers, an odd `n_hidden` with `bidirectional`, and
@@ -244,7 +250,7 @@ def recurrent_encoder_decoder(
         ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> model = sqx.recurrent_encoder_decoder(3, 8, 11, jax.random.key(0), attention=True)
-        >>> state = model.start(jnp.ones((6, 3)))  # a source of six samples of width 3
+        >>> state = model.encode(jnp.ones((6, 3)))  # a source of six samples of width 3
         >>> logits, state = model.unroll(jnp.array([0, 3, 1, 4]), state)
         >>> logits.shape
         (4, 11)
