@@ -122,97 +122,22 @@ if _typing.TYPE_CHECKING:
     from .testing import *  # noqa: F403
     from .train import *  # noqa: F403
 
-_LATER = {  # what `__getattr__` finds, by where it stands
-    "interop": (
-        "from_torch",
-        "load_torch",
-        "save_safetensors",
-        "to_torch",
-    ),
-    "tasks": (
-        "JapaneseVowels",
-        "Split",
-        "japanese_vowels",
-        "standardise",
-    ),
-    "testing": ("check_layer",),
-    "train": (
-        "AdaptiveClipState",
-        "AtEnd",
-        "AveragedState",
-        "Batch",
-        "Batches",
-        "Buckets",
-        "Checkpoints",
-        "DataParallel",
-        "FitResult",
-        "GradientFunction",
-        "Gradients",
-        "Interrupt",
-        "MemoryEstimate",
-        "MetricsLog",
-        "OneSequence",
-        "Packed",
-        "Packs",
-        "Padded",
-        "Profile",
-        "ProgramCost",
-        "ProgramMemory",
-        "Restored",
-        "SequenceBatch",
-        "StepReport",
-        "TensorBoard",
-        "Total",
-        "TrainState",
-        "Windows",
-        "absolute_error",
-        "accumulate",
-        "accuracy",
-        "adaptive_clip",
-        "at_end",
-        "averaged_model",
-        "binary_cross_entropy",
-        "bits_per_character",
-        "catch_interrupts",
-        "clip_by_norm",
-        "clip_by_value",
-        "confusion_matrix",
-        "cross_entropy",
-        "ctc_loss",
-        "early_stopping",
-        "epoch_batches",
-        "fit",
-        "grain_buckets",
-        "grain_pack",
-        "grain_pad",
-        "grain_windows",
-        "huber_error",
-        "init_train_state",
-        "load_model",
-        "look_back",
-        "make_step",
-        "memory_estimate",
-        "mixed_precision",
-        "move_resets",
-        "next_token_loss",
-        "next_tokens",
-        "pack",
-        "pad",
-        "perplexity",
-        "plot_metrics",
-        "profile",
-        "save_model",
-        "shard_largest_axis",
-        "squared_error",
-        "truncated_bptt",
-        "unpad",
-        "warm_start",
-        "weight_decay_mask",
-        "windows",
-        "with_average",
-    ),
+_LATER = {  # the names that `__getattr__` finds, by their room
+    "interop": "from_torch load_torch save_safetensors to_torch",
+    "tasks": "JapaneseVowels Split japanese_vowels standardise",
+    "testing": "check_layer",
+    "train": """
+        AdaptiveClipState AtEnd AveragedState Batch Batches Buckets Checkpoints DataParallel FitResult GradientFunction
+        Gradients Interrupt MemoryEstimate MetricsLog OneSequence Packed Packs Padded Profile ProgramCost ProgramMemory
+        Restored SequenceBatch StepReport TensorBoard Total TrainState Windows absolute_error accumulate accuracy
+        adaptive_clip at_end averaged_model binary_cross_entropy bits_per_character catch_interrupts clip_by_norm
+        clip_by_value confusion_matrix cross_entropy ctc_loss early_stopping epoch_batches fit grain_buckets grain_pack
+        grain_pad grain_windows huber_error init_train_state load_model look_back make_step memory_estimate
+        mixed_precision move_resets next_token_loss next_tokens pack pad perplexity plot_metrics profile save_model
+        shard_largest_axis squared_error truncated_bptt unpad warm_start weight_decay_mask windows with_average
+    """,
 }
-_ROOM_OF = {name: room for room, names in _LATER.items() for name in (room, *names)}
+_ROOM_OF = {name: room for room, names in _LATER.items() for name in (room, *names.split())}
 
 
 def __getattr__(name: str) -> _typing.Any:

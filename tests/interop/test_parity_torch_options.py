@@ -296,7 +296,7 @@ class OwnNorm(torch.nn.LayerNorm):
     [
         (lambda m: m.linear1.register_forward_hook(lambda *_: None), ("1.linear1", "hooks")),
         (lambda m: m.register_forward_pre_hook(lambda *_: None), ("1 of this Sequential", "hooks")),
-        (lambda m: setattr(m.norm2, "forward", torch.sin), ("1.norm2", "a forward of its own")),
+        (lambda m: setattr(m.norm2, "forward", torch.sin), ("1.norm2", "a replaced forward")),
         (lambda m: setattr(m, "norm1", OwnNorm(4)), ("norm1", "LayerNorm", "OwnNorm")),
         (lambda m: setattr(m, "linear2", torch.nn.Identity()), ("linear2", "Linear", "Identity")),
         (lambda m: setattr(m.norm2, "eps", 0.5), ("eps of its norms", "1e-05 in norm1", "0.5 in norm2")),

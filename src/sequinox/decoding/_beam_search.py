@@ -21,13 +21,13 @@ class _Best(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    """The hypotheses that go on, best first, after `t` tokens, the last of which has not been read yet."""
+    """The hypotheses that have not ended, best first, after `t` tokens; the last token is still to be read."""
 
     t: Array
     tokens: Int[Array, "*batch beams n_new"]
     log_probs: Float[Array, "*batch beams"]
     parent: Int[Array, "*batch beams"]
-    """The hypothesis that each goes on from: whose state is its own."""
+    """The hypothesis that each continues, whose state it takes."""
     best: _Best
     bad: Array
     state: State
@@ -49,7 +49,7 @@ def search(
     batch = prompt.shape[:-1]
     logits, state = read_prompt(model, prompt, mask, state, n_new)
     pick = lambda a, i: a.at[i].get(mode="promise_in_bounds")
-    for _ in batch:  # of an axis behind the batch axes
+    for _ in batch:  # of the axis after the batch axes
         pick = jax.vmap(pick)
     copies = lambda a: jnp.broadcast_to(jnp.expand_dims(a, len(batch)), (*batch, n_beams, *a.shape[len(batch) :]))
 
@@ -68,19 +68,18 @@ def search(
         n_tokens = log_p.shape[-1]
         total = jnp.broadcast_to(jnp.expand_dims(beams.log_probs, -1), log_p.shape) + log_p
         total = jnp.where(jnp.isnan(total), -jnp.inf, total).reshape(*batch, n_beams * n_tokens)
-        # At most n_beams continuations end: among twice as many the best n_beams that go on are found.
+        # Of each hypothesis one continuation ends: among twice n_beams are the best n_beams that do not.
         log_probs, i = jax.lax.top_k(total, n_beams if stop is None else min(2, n_tokens) * n_beams)
         parent, token = i // n_tokens, i % n_tokens
         if stop is not None:
-            ends, looked_at = token == stop, jnp.arange(i.shape[-1]) < n_beams
-            ended = jnp.where(ends & jnp.broadcast_to(looked_at, ends.shape), log_probs, -jnp.inf)
+            ends, counted = token == stop, jnp.arange(i.shape[-1]) < n_beams
+            ended = jnp.where(ends & jnp.broadcast_to(counted, ends.shape), log_probs, -jnp.inf)
             j = jnp.argmax(ended, -1)
             whole = pick(tokens, pick(parent, j)).at[..., t].set(stop)
             best = better(best, Generated(whole, jnp.full(batch, t + 1), pick(ended, j)), t + 1)
             log_probs, j = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), n_beams)
             parent, token = pick(parent, j), pick(token, j)
-            # A log-probability only falls, so this is the most that any of them can reach; where it is not enough the
-            # row is done.
+            # A log-probability only falls, so this is the best score still possible; if it is too low, the row is done.
             length = jnp.where(length_penalty >= 0, n_new, jnp.minimum(t + 2, n_new))
             done = best.score >= score(log_probs[..., 0], length)
             done = jnp.broadcast_to(jnp.expand_dims(done, -1), log_probs.shape)
@@ -108,7 +107,7 @@ def search(
         (),
     )
     beams = add(beams, copies(logits), jax.tree.map(copies, state))
-    go_on = lambda beams: (beams.t < n_new) & jnp.any(beams.log_probs > -jnp.inf) & ~beams.bad
-    beams = jax.lax.while_loop(go_on, read, beams)
+    unfinished = lambda beams: (beams.t < n_new) & jnp.any(beams.log_probs > -jnp.inf) & ~beams.bad
+    beams = jax.lax.while_loop(unfinished, read, beams)
     whole = Generated(beams.tokens[..., 0, :], empty.lengths, beams.log_probs[..., 0])
     return better(beams.best, whole, n_new).found, beams.bad

@@ -33,11 +33,11 @@ def unroll_forced(
     x_t = \begin{cases} y_t & \text{where } \texttt{forced}_t \\ \hat y_{t-1} & \text{elsewhere} \end{cases}
     $$
 
-    Here $y_t$ is the given token and $\hat y_{t-1}$ what the model makes of its logits at the real sample before: the
-    most probable token, or one drawn. With `forced` True everywhere this is `model.unroll(tokens)` (to rounding, since
-    it steps), with False everywhere greedy generation. `jax.random.bernoulli(key, p, tokens.shape)` gives a mixture of
-    the two, and lowering `p` in the course of training is scheduled sampling. A row's first real token, and the first
-    after a reset, are always read as given, since nothing has been predicted yet.
+    Here $y_t$ is the given token and $\hat y_{t-1}$ the most probable token at the real sample before, or one that is
+    drawn. With `forced` True everywhere this is `model.unroll(tokens)` (to rounding, since it steps), with False
+    everywhere greedy generation. `jax.random.bernoulli(key, p, tokens.shape)` is a mixture of the two, and lowering `p`
+    during training is scheduled sampling. A row's first real token, and the first after a reset, are always read as
+    given, since nothing has been predicted yet.
 
     The model steps in one compiled scan, as in training (dropout stays on). Gradients flow through its state, not
     through the choice of a token. Growing caches become caches of fixed size.
@@ -45,9 +45,9 @@ def unroll_forced(
     Source: [Bengio et al. 2015](https://arxiv.org/abs/1506.03099), section 2.4.
 
     Arguments:
-        model: a sequence layer that streams, reads integer tokens and gives logits at every sample.
+        model: a sequence layer that streams, reads integer tokens and returns logits at every sample.
         tokens: what it reads where `forced` is True, integers `"*batch time"`: a symbol that begins the row, and the
-            targets but the last. The logits at each are to predict the token behind it.
+            targets but the last. The logits at each are to predict the token after it.
         forced: bool `"*batch time"`.
         state: the state before the first token; default (None): `init_state`. Of an encoder-decoder,
             `model.encode(source)`.
@@ -60,7 +60,7 @@ def unroll_forced(
         The logits `"*batch time n_tokens"`, zeros at masked tokens, and each row's last state.
 
     Raises:
-        TypeError: if the model does not stream, reads no tokens or gives no logits at every sample, or a dtype is
+        TypeError: if the model does not stream, reads no tokens or returns no logits at every sample, or a dtype is
             wrong.
         ValueError: if a shape is wrong, or a key is missing.
 
@@ -69,9 +69,9 @@ def unroll_forced(
         ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> model = sqx.recurrent_encoder_decoder(3, 8, 11, jax.random.key(0))
-        >>> begun = jnp.array([[0, 3, 1, 4], [0, 5, 9, 2]])  # 0 begins a row
-        >>> forced = jax.random.bernoulli(jax.random.key(1), 0.75, begun.shape)
-        >>> logits, state = sqx.unroll_forced(model, begun, forced, model.encode(jnp.ones((2, 6, 3))))
+        >>> tokens = jnp.array([[0, 3, 1, 4], [0, 5, 9, 2]])  # 0 begins a row
+        >>> forced = jax.random.bernoulli(jax.random.key(1), 0.75, tokens.shape)
+        >>> logits, state = sqx.unroll_forced(model, tokens, forced, model.encode(jnp.ones((2, 6, 3))))
         >>> logits.shape
         (2, 4, 11)
 
@@ -106,7 +106,7 @@ def _unroll(
     model, key = draw_weights(model, key)
     time = tokens.shape[-1]
     real = jnp.ones_like(forced) if mask is None else mask
-    first_one = jnp.cumsum(real, -1) == 1  # and the masked ones behind it
+    first_one = jnp.cumsum(real, -1) == 1  # and the masked ones after it
     given = forced | first_one if resets is None else forced | first_one | resets
     keys = None if key is None else jax.random.split(key, time)
 

@@ -34,41 +34,41 @@ def generate(
 ) -> Generated:
     r"""Continues sequences of tokens: the most probable token each time, a drawn one, or beam search.
 
-    The model is any layer that streams, reads integer tokens and gives the logits of the next token at every sample.
+    The model is any layer that streams, reads integer tokens and returns the logits of the next token at every sample.
     The prompt is read in one `unroll`; then one loop takes a `step` a token, and ends when every row has stopped. Both
     are compiled once for each model configuration, shapes and integer options: other weights, keys, temperatures
     and values of `top_p` take the same program. Dropout is switched off.
 
     Growing caches become caches of fixed size, with room for what is to come; those of a given state too. A row's
-    result depends neither on the other rows nor on where its masked samples stand. Random numbers are drawn for each
+    result depends neither on the other rows nor on where its masked samples are. Random numbers are drawn for each
     row by its number in the batch: the same row elsewhere in a batch draws others.
 
     Arguments:
         model: a sequence layer with outputs `"*batch time n_tokens"`, such as a causal decoder or a recurrent network
-            behind an embedding.
-        prompt: the tokens to go on from, integers `"*batch time"`; at least one real token in every row, since the
+            after an embedding.
+        prompt: the tokens to continue, integers `"*batch time"`; at least one real token in every row, since the
             first new token is drawn from the logits at the last of them.
         n_new: number of new tokens.
         key: PRNG key, needed if `temperature` is not 0.
-        mask: bool `"*batch time"`, True on real tokens; the others may stand anywhere. Default: all are real.
+        mask: bool `"*batch time"`, True on real tokens; the others may be anywhere. Default: all are real.
         state: the state before the prompt; default (None): `init_state`.
         temperature: divides the logits before a token is drawn. At 0 (default) the most probable token is taken.
         top_k: draw from the `top_k` most probable tokens alone (and those as probable as the last of them).
         top_p: draw from the fewest most probable tokens whose probabilities sum up to `top_p` at least, among those
             that `top_k` leaves. In (0, 1].
-        n_beams: beam search with this many hypotheses a row. Each time, the best `n_beams` of their continuations are
-            looked at: those that end in the stop symbol compete for the result, and the best `n_beams` of the others go
-            on. The result is the best that has ended or has `n_new` tokens. Without temperature, `top_k` and `top_p`.
+        n_beams: beam search with this many hypotheses a row. Of their best `n_beams` continuations, those that end in
+            the stop symbol compete for the result; the best `n_beams` that do not end are continued. The result is the
+            best that has ended or has `n_new` tokens. Without temperature, `top_k` and `top_p`.
         length_penalty: hypotheses compete by `log_prob / length**length_penalty`; default 0, by their probability.
             Greater values favour longer ones.
         stop: the token that ends a row. Default: none does.
-        pad: what stands behind it; default 0.
+        pad: the token after it; default 0.
 
     Returns:
         A [`Generated`][sequinox.Generated]: tokens, their number, and the logarithm of their probability.
 
     Raises:
-        TypeError: if the model does not stream, reads no tokens or gives no logits at every sample, or a dtype is
+        TypeError: if the model does not stream, reads no tokens or returns no logits at every sample, or a dtype is
             wrong.
         ValueError: if an argument is out of range or missing, or a row has no real token; if logits are NaN or
             infinite. Also under `jit`, as the program runs.
@@ -114,11 +114,11 @@ def generate(
             raise ValueError(f"{who}: n_beams takes no temperature, top_k or top_p: beam search draws nothing")
         penalty = real(length_penalty, lambda v: v == v, who, "length_penalty", "a number")
         found, bad = search(model, prompt, mask, state, penalty, n_new, n_beams, end, fill)
-    return raise_if(found, bad, f"{who}: the model's logits are NaN or infinite (a token it does not know gives NaN)")
+    return raise_if(found, bad, f"{who}: the model's logits are NaN or infinite (those of an unknown token are NaN)")
 
 
 class _Rows(NamedTuple):
-    """Where the rows stand after `t` new tokens, the last of which has not been read yet."""
+    """The rows after `t` new tokens; the last token is still to be read."""
 
     t: Array
     found: Generated
@@ -166,6 +166,6 @@ def _sample(
     empty = Generated(jnp.full((*batch, n_new), pad, jnp.int32), count, count.astype(log_softmax(logits)[0].dtype))
     no = jnp.zeros((), bool)
     rows = add(_Rows(count.sum(dtype=jnp.int32), empty, count, jnp.zeros(batch, bool), no, ()), logits, state)
-    go_on = lambda rows: (rows.t < n_new) & ~jnp.all(rows.done) & ~rows.bad
-    rows = jax.lax.while_loop(go_on, read, rows)
+    unfinished = lambda rows: (rows.t < n_new) & ~jnp.all(rows.done) & ~rows.bad
+    rows = jax.lax.while_loop(unfinished, read, rows)
     return rows.found, rows.bad

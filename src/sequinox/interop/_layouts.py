@@ -15,7 +15,7 @@ from ..recurrent import GRU, LSTM, RNN
 
 
 class View(NamedTuple):
-    """How an array of ours lies in PyTorch, and one of PyTorch's lies here."""
+    """An array of ours in PyTorch's layout, and one of PyTorch's in ours."""
 
     theirs: Callable[[np.ndarray], np.ndarray]
     ours: Callable[[np.ndarray], np.ndarray]
@@ -29,9 +29,9 @@ TAPS = View(  # ours (taps, n_out, n_in) with the newest first, theirs (n_out, n
 
 
 class Tensor(NamedTuple):
-    """A tensor of PyTorch's by its name, and the arrays of ours that lie in it one below the other.
+    """A tensor of PyTorch's by its name, and the arrays of ours that it stacks along its first axis.
 
-    An array that lies in two tensors is their sum: PyTorch adds two biases where we have one.
+    An array that is in two tensors is their sum: PyTorch adds two biases where we have one.
     """
 
     name: str
@@ -55,7 +55,7 @@ CELLS: dict[type, dict[str, str]] = {
         "weight_hr": "W_p",
     },
 }
-"""PyTorch's names stand for one cell; `_l0`, `_l1_reverse` and so on are added for its layers and directions."""
+"""By the names of `nn.GRUCell` and the like; `_l0`, `_l1_reverse` and so on are added for layers and directions."""
 
 _HEADS = {"in_proj_bias": "b_Q b_K b_V", "out_proj.weight": "W_O", "out_proj.bias": "b_O"}
 _TOGETHER = {"in_proj_weight": "W_Q W_K W_V", **_HEADS}
@@ -92,8 +92,8 @@ def layout(layer: Any, who: str, cell: bool = False) -> list[Tensor]:
 
     Arguments:
         layer: ours; its arrays may be abstract.
-        who: the function that asks, for the errors.
-        cell: take the names of `nn.GRUCell` instead of those of `nn.GRU`.
+        who: the function that errors name.
+        cell: whether the names are those of `nn.GRUCell` instead of `nn.GRU`.
 
     Raises:
         ValueError: no PyTorch module computes what the layer does.
@@ -112,23 +112,23 @@ def layout(layer: Any, who: str, cell: bool = False) -> list[Tensor]:
 
 
 def arrays(layer: Any) -> dict[str, Any]:
-    """The floating-point arrays of a layer by their paths, as `parameters` names them; also abstract ones."""
+    """The floating-point arrays of a layer by their paths, as `parameters` names them; abstract ones too."""
     leaves = jax.tree_util.tree_leaves_with_path(layer)
     return {path_name(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
 def path_name(path: Any) -> str:
-    """The name of a leaf, as `parameters` gives it."""
+    """The name of a leaf, as `parameters` has it."""
     return jax.tree_util.keystr(path).lstrip(".")
 
 
 def is_floating(leaf: Any) -> bool:
-    """Whether a leaf is an array of floating-point numbers, or stands for one."""
+    """Whether a leaf is an array of floating-point numbers, perhaps an abstract one."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _tensors(layer: Any, name: str, path: str, who: str, suffix: str = "_l0") -> Iterator[Tensor]:
-    """The tensors of a layer that PyTorch finds under `name` and we under `path`, both empty or ending in a dot."""
+    """The tensors of a layer that is `name` in PyTorch and `path` here, both empty or ending in a dot."""
     reason = _no_equivalent(layer)
     if reason is not None:
         raise ValueError(f"{who}: PyTorch has no {_called(layer, path)}: {reason}")
@@ -155,7 +155,7 @@ def _tensors(layer: Any, name: str, path: str, who: str, suffix: str = "_l0") ->
 
 
 def _read(table: dict[str, str], layer: Any, name: str, path: str, suffix: str = "") -> Iterator[Tensor]:
-    """The tensors of one table, without those of arrays that the layer does not have."""
+    """The tensors of a table, without those whose arrays the layer does not have."""
     for theirs, ours in table.items():
         fields = ours.split()
         there = [getattr(layer, field, None) is not None for field in fields]
@@ -165,7 +165,7 @@ def _read(table: dict[str, str], layer: Any, name: str, path: str, suffix: str =
 
 
 def _called(layer: Any, path: str) -> str:
-    """What an error calls a layer."""
+    """The name of a layer in an error."""
     return f"{type(layer).__name__} as {path.rstrip('.')}" if path else f"such {type(layer).__name__}"
 
 
@@ -179,7 +179,7 @@ def _find(layer: Any, path: str) -> Any:
 
 
 def is_stack(layer: Any) -> bool:
-    """Whether a layer is what one `nn.RNN`, `nn.GRU` or `nn.LSTM` computes: cells, one behind another or both ways."""
+    """Whether one `nn.RNN`, `nn.GRU` or `nn.LSTM` computes a layer: cells of one class, after another or both ways."""
     inner = [layer]
     if isinstance(layer, Sequential) and layer.names is None:  # with names, each is a module of its own
         inner = [la for la in layer.layers if not isinstance(la, Dropout)]
@@ -207,7 +207,7 @@ def _stack(layer: Any, name: str, path: str, who: str) -> Iterator[Tensor]:
             yield from _tensors(cell, name, where + field, who, f"_l{i}{direction}")
 
 
-# ---- what PyTorch has not --------------------------------------------------------------------------------------------
+# ---- what PyTorch does not have --------------------------------------------------------------------------------------
 
 
 def _no_equivalent(layer: Any) -> str | None:

@@ -27,19 +27,20 @@ def from_torch(module: Any, *, causal: bool = False, dtype: DType | None = None)
     `nn.RNN`, `nn.GRU` and `nn.LSTM` of one layer become a cell; of several, a
     [`Sequential`][sequinox.layers.Sequential]; of two directions, with
     [`Bidirectional`][sequinox.layers.Bidirectional]. [This page](../api/interop.md) lists all modules that are known.
-    Ours have time as the last axis but one whatever the module's `batch_first` is.
+    Our layers have time as the last axis but one, whatever the module's `batch_first` is.
 
     Arguments:
-        module: of `torch.nn`. A module in evaluation gives a layer in inference, without dropout.
-        causal: whether attention sees no later samples, which a mask says in PyTorch; then the layer streams. Default
-            False. A `TransformerDecoderLayer` is causal always.
+        module: of `torch.nn`. A module in evaluation mode becomes a layer in inference mode, without dropout.
+        causal: whether attention sees no later samples, for which PyTorch takes a mask; then the layer streams. Default
+            False. A `TransformerDecoderLayer` is always causal.
         dtype: of the weights; default: the module's own.
 
     Raises:
-        TypeError: for what is no module that is known. A subclass is none either, since it may compute something else.
-        ValueError: for an option that we have not, in the forward pass or in the gradient; the error names it. For a
-            module that was changed to compute something else (hooks, a part put in its place), and for one whose
-            weights are nowhere (on the meta device).
+        TypeError: for a module that is not on that page. Subclasses are not either, since they may compute something
+            else.
+        ValueError: for an option of the module that our layer does not have, in the forward pass or in the gradient;
+            the error names it. For a module that was changed to compute something else (by hooks, or by another module
+            as one of its parts), and for one without numbers (on the meta device).
 
     ??? example
 
@@ -75,9 +76,9 @@ def _is_torchs(module: Any) -> bool:
 
 
 def _check_unchanged(module: Any, kind: str) -> None:
-    """That a module, and every part of it, computes what its class says."""
+    """An error if a module, or a part of it, was changed to compute something else than its class."""
     for name, part in module.named_modules():
-        what = "hooks" if part._forward_hooks or part._forward_pre_hooks else "a forward of its own"
+        what = "hooks" if part._forward_hooks or part._forward_pre_hooks else "a replaced forward"
         if what == "hooks" or "forward" in vars(part):
             where = f"{name} of this {kind}" if name else f"this {kind}"
             raise ValueError(
@@ -173,14 +174,14 @@ def _block(module: Any, *, causal: bool, dtype: Any) -> Any:
 
 
 def _check_parts(module: Any) -> None:
-    """That the parts of a transformer layer are those that PyTorch puts there, and agree where ours have one number."""
+    """An error if a part of a transformer layer was replaced, or two parts differ in a number that ours share."""
     kind = type(module).__name__
     kinds = {"self_attn": "MultiheadAttention", "multihead_attn": "MultiheadAttention", "linear": "Linear"}
     kinds |= {"norm": "LayerNorm", "dropout": "Dropout"}
     numbers: dict[str, dict[str, float]] = {}
     for name, part in module.named_children():
         wanted = kinds.get(name.rstrip("123"))
-        if wanted is None:  # the activation, when it is a module
+        if wanted is None:  # the activation, if it is a module
             continue
         if not _is_torchs(part) or type(part).__name__ != wanted:
             raise ValueError(f"from_torch: {name} of a {kind} must be torch.nn's {wanted}, got {type(part).__name__}")
@@ -207,12 +208,12 @@ def _linear(module: Any, *, dtype: Any) -> Any:
 
 
 def _convolution(module: Any, *, dtype: Any) -> Any:
-    """`nn.Conv1d`, which is made causal without padding, behind zeros, or with as much padding as there is past."""
+    """`nn.Conv1d`, which is causal with zeros in front, or with as much padding as the taps reach back."""
     (taps,), (dilation,), (stride,) = module.kernel_size, module.dilation, module.stride
     past = (taps - 1) * dilation
     if stride != 1 or module.padding_mode != "zeros" or module.padding not in ("valid", (0,), (past,)):
         raise ValueError(
-            f"from_torch: our Conv1d has stride 1 and {past} zeros in front, as nn.Conv1d with padding=0 behind zeros, "
+            f"from_torch: our Conv1d has stride 1 and {past} zeros in front, as nn.Conv1d with padding=0 after zeros, "
             f"or with padding={past} and the last {past} outputs cut off; got stride {stride}, "
             f"padding {module.padding}, padding_mode {module.padding_mode!r}"
         )
@@ -227,7 +228,7 @@ def _layer_norm(module: Any, *, dtype: Any) -> Any:
     )
 
 
-_EMBEDDING_OPTIONS = (  # each with its default, and what stands in its place here
+_EMBEDDING_OPTIONS = (  # each with its default, and what to use instead
     ("padding_idx", None, ": padding is a mask here, and masked tokens leave the weights alone"),
     ("max_norm", None, ""),
     ("scale_grad_by_freq", False, ""),
@@ -256,13 +257,13 @@ def _function(module: Any, *, dtype: Any) -> Any:
 
 
 def _sequential(module: Any, *, causal: bool, dtype: Any) -> Any:
-    """`nn.Sequential`, each of its modules on its own; with their names if they have some."""
-    given = dict(module._modules)  # `named_children` leaves out a module that stands there twice
+    """`nn.Sequential`: each of its modules is converted; they keep their names unless these are numbers."""
+    given = dict(module._modules)  # `named_children` leaves out the second use of a module
     for name, inner in given.items():
         if type(inner).__name__.startswith(("RNN", "GRU", "LSTM", "MultiheadAttention", "TransformerDecoderLayer")):
             raise ValueError(
-                f"from_torch: {name} of the Sequential is a {type(inner).__name__}, which in PyTorch takes or gives "
-                "several values, so that it cannot stand there: convert it on its own"
+                f"from_torch: {name} of the Sequential is a {type(inner).__name__}, which in PyTorch takes or returns "
+                "several values, so that it cannot be used there: convert it on its own"
             )
     found = _axes(module)
     if _WIDTH_SECOND not in found:
@@ -278,10 +279,10 @@ _WIDTH_SECOND, _WIDTH_LAST = "(batch, width, time)", "(..., width)"
 
 
 def _axes(module: Any) -> dict[str, str]:
-    """How the modules of a `nn.Sequential` read their axes, and the first that does.
+    """The orders of axes that the modules of a `nn.Sequential` expect, each with the first module that does.
 
-    Ours all have the width last and time before it. So a Linear behind a Conv1d would work on the width here, and in
-    PyTorch on time.
+    Our layers all have the width last and time before it. So a Linear after a Conv1d would work on the width here, and
+    on time in PyTorch.
     """
     found: dict[str, str] = {}
     for inner in module._modules.values():
@@ -319,9 +320,9 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def _activation(function: Any) -> Callable[[Array], Array]:
-    """A function of PyTorch's, or a module of one: `torch.nn.functional.gelu`, `nn.GELU()`."""
+    """Our function for PyTorch's function or module, such as `torch.nn.functional.gelu` or `nn.GELU()`."""
     name = getattr(function, "__name__", type(function).__name__).lower()
-    home = str(getattr(function, "__module__", None))  # of a module, that of its class: anybody's may be called "relu"
+    home = str(getattr(function, "__module__", None))  # only torch's: other functions may be called "relu" too
     if getattr(function, "approximate", "none") == "tanh" and _is_torchs(function):
         return jax.nn.gelu
     if name not in _FUNCTIONS or home.partition(".")[0] != "torch":

@@ -79,10 +79,8 @@ def write(
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"{who}: the file's name must end in .safetensors, got {path.name!r}")
-    save = _package("safetensors.numpy", who).save
-    write_atomically(
-        path, save(dict(arrays), metadata={"format": "pt", **(metadata or {})})
-    )  # without it, Hugging Face refuses the file
+    header = {"format": "pt", **(metadata or {})}  # without "format", Hugging Face refuses the file
+    write_atomically(path, _package("safetensors.numpy", who).save(dict(arrays), metadata=header))
 
 
 def _package(name: str, who: str) -> Any:

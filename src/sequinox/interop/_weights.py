@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +13,17 @@ from .._checks import flag
 from . import _safetensors
 from ._layouts import CELLS, Tensor, arrays, is_floating, layout, path_name
 
+L = TypeVar("L", bound=eqx.Module)
 
-def load_torch(layer: Any, weights: Any, prefix: str = "", *, bias: bool = True, cast: bool = False) -> Any:
+Weights: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
+"""PyTorch tensors or arrays by their names, or the path of a file."""
+
+
+def load_torch(layer: L, weights: Weights, prefix: str = "", *, bias: bool = True, cast: bool = False) -> L:
     """A layer with the weights of the PyTorch module that computes the same.
 
-    Gates are taken by their names, not by their order: the [guide](../guides/from_pytorch.md) shows both layouts. Two
-    bias vectors of PyTorch's become one, their sum; only the GRU's $b_{hn}$, inside the reset, has a place of its own.
+    Gates are found by their names, not by their order: the [guide](../guides/from_pytorch.md) shows both layouts.
+    PyTorch's two bias vectors become one, their sum; only the GRU's $b_{hn}$, inside the reset, is kept apart.
 
     Arguments:
         layer: of the module's sizes: an [`RNN`][sequinox.RNN], a [`GRU`][sequinox.GRU] with `reset_after=True`, an
@@ -35,9 +41,9 @@ def load_torch(layer: Any, weights: Any, prefix: str = "", *, bias: bool = True,
         The layer with its arrays replaced. They are copies: later changes in PyTorch do not reach them.
 
     Raises:
-        ValueError: names that are missing or not expected, wrong shapes, wrong dtypes, all listed; a layer that PyTorch
-            has not; a file in another format (a pickle is never read).
-        TypeError: for weights that are neither a mapping nor a path, and values that are no arrays.
+        ValueError: names that are missing or not expected, wrong shapes, wrong dtypes, all listed; a layer without
+            an equivalent in PyTorch; a file in another format (a pickle is never read).
+        TypeError: for weights that are neither a mapping nor a path, or values that are no arrays.
 
     ??? example
 
@@ -53,23 +59,23 @@ def load_torch(layer: Any, weights: Any, prefix: str = "", *, bias: bool = True,
     return fill(layer, weights, prefix, bias=bias, cast=cast, who="load_torch")
 
 
-def to_torch(layer: Any, prefix: str = "", *, bias: bool = True, cell: bool = False) -> dict[str, np.ndarray]:
+def to_torch(layer: eqx.Module, prefix: str = "", *, bias: bool = True, cell: bool = False) -> dict[str, np.ndarray]:
     """The weights of a layer as the `state_dict` of the PyTorch module that computes the same.
 
     In PyTorch, `module.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})` takes them. Our biases
-    stand in `bias_ih`, and `bias_hh` is zero but for the GRU's $b_{hn}$; [`load_torch`][sequinox.interop.load_torch]
-    then gives back every bit. A `Sequential` of cells of one kind is one module of several layers; another
-    `Sequential` is numbered as `nn.Sequential`, where layers without weights keep their number.
+    become `bias_ih`, and `bias_hh` is zero but for the GRU's $b_{hn}$; [`load_torch`][sequinox.interop.load_torch]
+    then restores every bit. A `Sequential` of cells of one kind is one module of several layers; another
+    `Sequential` is numbered as `nn.Sequential`, in which layers without weights count too.
 
     Arguments:
-        layer: as for [`load_torch`][sequinox.interop.load_torch]; also a layer's gradient.
+        layer: as for [`load_torch`][sequinox.interop.load_torch], or a layer's gradient.
         prefix: the module's name inside a larger one.
         bias: False for a module made with `bias=False`. Our biases must then be zero.
         cell: whether the names are those of `nn.GRUCell` (without `_l0`).
 
     Returns:
         Arrays by PyTorch's names, copies that may be written to. `torch.from_numpy` does not take bfloat16: convert
-        those to float32 first, or go by a file ([`save_safetensors`][sequinox.interop.save_safetensors]).
+        those to float32 first, or write a file ([`save_safetensors`][sequinox.interop.save_safetensors]).
 
     Raises:
         ValueError: PyTorch has no module that computes what the layer does; the error says why. Biases that are not
@@ -101,18 +107,17 @@ def to_torch(layer: Any, prefix: str = "", *, bias: bool = True, cell: bool = Fa
     return found
 
 
-def save_safetensors(weights: Any, path: str | os.PathLike) -> None:
+def save_safetensors(weights: eqx.Module | Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes a layer's weights to a `.safetensors` file under PyTorch's names. A kill leaves the old file or the new.
 
     In PyTorch, `module.load_state_dict(safetensors.torch.load_file(path))` takes them, bfloat16 too.
 
     Arguments:
-        weights: a layer, or what [`to_torch`][sequinox.interop.to_torch] gave, also of several layers in one
-            dictionary.
-        path: of the file, ending in `.safetensors`. Its directory must be there.
+        weights: a layer, or what [`to_torch`][sequinox.interop.to_torch] returned, of one layer or several.
+        path: of the file, ending in `.safetensors`. Its directory must exist.
 
     Raises:
-        ValueError: for another ending, or a layer that PyTorch has not.
+        ValueError: for another ending, or a layer without an equivalent in PyTorch.
         ImportError: without the package safetensors, which the extra `sequinox[interop]` brings.
 
     ??? example
@@ -131,7 +136,7 @@ def save_safetensors(weights: Any, path: str | os.PathLike) -> None:
     _safetensors.write({name: np.ascontiguousarray(_as_numpy(a, name, who)) for name, a in given.items()}, path, who)
 
 
-def fill(layer: Any, weights: Any, prefix: str, *, bias: bool, cast: bool, who: str) -> Any:
+def fill(layer: L, weights: Weights, prefix: str, *, bias: bool, cast: bool, who: str) -> L:
     """What `load_torch` does; the layer's arrays may be abstract."""
     prefix, bias, cast = _dotted(prefix, who), flag(bias, who, "bias"), flag(cast, who, "cast")
     given = _mapping(weights, prefix, who)
@@ -151,7 +156,7 @@ def fill(layer: Any, weights: Any, prefix: str, *, bias: bool, cast: bool, who: 
     def fresh(path: Any, leaf: Any) -> Any:
         if not is_floating(leaf):
             return leaf
-        value = values.get(path_name(path))  # None for a bias that PyTorch's module has not
+        value = values.get(path_name(path))  # None for a bias that PyTorch's module does not have
         return jnp.zeros(leaf.shape, leaf.dtype) if value is None else jnp.array(value, leaf.dtype, copy=True)
 
     return jax.tree_util.tree_map_with_path(fresh, layer)
@@ -163,13 +168,13 @@ def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _whole(tensor: Tensor, ours: dict[str, Any]) -> jax.ShapeDtypeStruct:
-    """What a tensor of PyTorch's must be."""
+    """The shape and dtype that a tensor of PyTorch's must have."""
     shapes = _shapes(tensor, ours)
     return jax.ShapeDtypeStruct((sum(shape[0] for shape in shapes), *shapes[0][1:]), ours[tensor.fields[0]].dtype)
 
 
 def _shapes(tensor: Tensor, ours: dict[str, Any]) -> list[tuple[int, ...]]:
-    """Of the parts of a tensor, as they lie in PyTorch."""
+    """The shapes of the parts of a tensor, in PyTorch's layout."""
     return [tensor.view.theirs(np.broadcast_to(0, ours[field].shape)).shape for field in tensor.fields]
 
 
@@ -177,7 +182,7 @@ def _is_bias(name: str) -> bool:
     return "bias" in name.rsplit(".", 1)[-1]
 
 
-# ---- what is given ---------------------------------------------------------------------------------------------------
+# ---- given weights ---------------------------------------------------------------------------------------------------
 
 
 def _dotted(prefix: Any, who: str) -> str:
@@ -201,7 +206,7 @@ def _mapping(weights: Any, prefix: str, who: str) -> dict[str, np.ndarray]:
 
 
 def _as_numpy(a: Any, name: str, who: str) -> np.ndarray:
-    """An array, or a tensor of PyTorch's, which is not imported for that."""
+    """An array or a PyTorch tensor, as NumPy's. PyTorch is not imported."""
     if isinstance(a, np.ndarray | jax.Array):
         return np.asarray(a)
     if not hasattr(a, "detach"):
@@ -230,7 +235,7 @@ def _check(
     prefix: str,
     who: str,
 ) -> None:
-    """One error that lists all that does not fit."""
+    """An error that lists everything that does not fit."""
     both = {prefix + name: (a, expected[name]) for name, a in given.items() if name in expected}
     fits = lambda a, b: a.dtype == b.dtype or (cast and jnp.issubdtype(a.dtype, jnp.floating))
     wrong = {

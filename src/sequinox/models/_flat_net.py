@@ -1,4 +1,4 @@
-"""Networks without a memory of order: a row as one long vector, and a row as a bag of samples."""
+"""Baselines without recurrence: a row as one long vector, and a row as a set of samples."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -33,7 +33,7 @@ def flat_net(
         n_out: width of the output, for example the number of classes.
         key: PRNG key for the weights.
         activation: of the hidden layer, a function of arrays, number by number; default `jax.nn.relu`.
-        dropout: probability of a zero behind the hidden layer in training. Calls then need `key=`. Default 0.
+        dropout: probability of a zero after the hidden layer in training. Calls then need `key=`. Default 0.
         dtype: of the weights; default: JAX's default, float32.
 
     Returns:
@@ -72,7 +72,7 @@ def pooling_net(
 ) -> Sequential:
     """A feed-forward network on the mean (or the largest) of a row's samples: the baseline that order has to beat.
 
-    It takes any length, with the same weights for every place, and any order of the same samples is the same to it.
+    It takes any length, with the same weights at every place, and the order of the samples makes no difference.
 
     Arguments:
         n_in: width of a sample.
@@ -81,7 +81,7 @@ def pooling_net(
         key: PRNG key for the weights.
         pool: `"mean"` (default) or `"max"`, of the row's real samples.
         activation: of the hidden layer, a function of arrays, number by number; default `jax.nn.relu`.
-        dropout: probability of a zero behind the hidden layer in training. Calls then need `key=`. Default 0.
+        dropout: probability of a zero after the hidden layer in training. Calls then need `key=`. Default 0.
         dtype: of the weights; default: JAX's default, float32.
 
     Returns:
@@ -122,7 +122,7 @@ def _head(
     dropout: float,
     dtype: DType | None,
 ) -> Sequential:
-    """The pooling, and a network with one hidden layer behind it."""
+    """The pooling, and a network with one hidden layer after it."""
     d_hidden, n_out = size(d_hidden, who, "d_hidden"), size(n_out, who, "n_out")
     if not callable(activation):
         raise TypeError(f"{who}: activation must be a function such as jax.nn.relu, got {activation!r}")

@@ -85,7 +85,7 @@ class RecurrentEncoderDecoder(SequenceLayer):
             if layer.offline_reason is not None:
                 raise TypeError(f"{who}: {name} must stream, and it does not: {layer.offline_reason}")
         if decoder.n_out is not None and head.n_in not in (None, decoder.n_out):
-            raise ValueError(f"{who}: head takes samples of width {head.n_in}, but decoder gives {decoder.n_out}")
+            raise ValueError(f"{who}: head takes samples of width {head.n_in}, but decoder returns {decoder.n_out}")
         states = [jax.eval_shape(lambda la=la: _concatenated(la.init_state())) for la in (encoder, decoder)]
         shapes = [jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", s) for s in states]
         if shapes[0] != shapes[1] or has_growing(states[1]) or not jax.tree.leaves(states[1]):

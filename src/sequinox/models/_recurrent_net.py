@@ -51,9 +51,9 @@ def recurrent_net(
             sample, for one output a sample.
         residual: whether every recurrent layer from the second on has a connection past it
             ([`Residual`][sequinox.Residual]).
-        layer_norm: whether a layer norm stands in front of every recurrent layer from the second on, with `residual`
+        layer_norm: whether a layer norm comes before every recurrent layer from the second on, with `residual`
             inside the connection; in a network that reads both ways, each direction has its own.
-        dropout: probability of a zero between layers in training, behind every recurrent layer (before the addition, if
+        dropout: probability of a zero between layers in training, after every recurrent layer (before the addition, if
             there is one). Calls then need `key=`. Default 0.
         dtype: of the weights; default: JAX's default, float32.
         options: further options of the cell, for example `forget_bias=1.0` or `implementation="scan"`.
@@ -95,7 +95,7 @@ def recurrent_net(
     width = n_in
     for i in range(n_layers):
         cells: list[Any] = [make(width, n_hidden, next(keys), dtype=dtype, **options) for _ in range(directions)]
-        behind = [Dropout(dropout)] if dropout else []
+        after = [Dropout(dropout)] if dropout else []
         widths = [cell.n_out for cell in cells]
         if i > 0 and layer_norm:
             cells = [
@@ -104,9 +104,9 @@ def recurrent_net(
             ]
         if i > 0 and residual:
             parts = [None] if directions == 1 else [Part(0, widths[0], width), Part(widths[0], width, width)]
-            inside = [Sequential([cell, *behind]) if behind else cell for cell in cells]
+            inside = [Sequential([cell, *after]) if after else cell for cell in cells]
             cells = [Residual(la, projection=part) for la, part in zip(inside, parts, strict=True)]
-            behind = []
+            after = []
         pooling = [] if i < n_layers - 1 or pool is None else [LastStep() if pool == "last" else MeanOverTime()]
         if not bidirectional:
             layers += [*cells, *pooling]
@@ -114,7 +114,7 @@ def recurrent_net(
             layers.append(Bidirectional(*(Sequential([cell, *pooling]) for cell in cells)))
         else:
             layers += [Bidirectional(*cells), *pooling]
-        layers += behind
+        layers += after
         width = sum(widths)
     return Sequential([*layers, Dense(width, n_out, head_key, dtype=dtype)])
 

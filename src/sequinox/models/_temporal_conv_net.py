@@ -37,7 +37,7 @@ def temporal_conv_net(
         kernel_size: number of taps of every convolution; default 2.
         pool: what the head reads: `"last"` (default), the blocks' output at each row's last real sample; `"mean"`, the
             mean over the row's real samples; None, every sample, for one output a sample.
-        dropout: probability of a zero behind every convolution in training. Calls then need `key=`. Default 0.
+        dropout: probability of a zero after every convolution in training. Calls then need `key=`. Default 0.
         weight_norm: whether the convolutions' weights are normalised, as in the paper.
         dtype: of the weights; default: JAX's default, float32.
 

@@ -40,7 +40,7 @@ class TiedReadout(SequenceLayer):
         """
         Arguments:
             n_tokens: number of different tokens.
-            body: the layers between embedding and readout; they give vectors of the width that they read.
+            body: the layers between embedding and readout; their outputs are as wide as their samples.
             key: PRNG key for the embedding.
             dtype: of the embedding; default: JAX's default, float32.
 
@@ -52,8 +52,8 @@ class TiedReadout(SequenceLayer):
         if not isinstance(body, SequenceLayer):
             raise TypeError(f"{who}: body must be a sequence layer, got {body!r}")
         if body.n_in is None or body.n_in != body.n_out:
-            raise ValueError(f"{who}: body must give the width that it reads, got n_in {body.n_in}, n_out {body.n_out}")
-        # Rows of length about 1, so that logits begin of the size of the body's outputs.
+            raise ValueError(f"{who}: body must keep the width that it reads, got n_in {body.n_in}, n_out {body.n_out}")
+        # Rows of length about 1, so that logits are at first of the size of the body's outputs.
         E = jax.random.normal(check_key(key, who), (self.n_out, body.n_in), float_dtype(dtype, who))
         self.embedding = PerSample(eqx.nn.Embedding(weight=E * jnp.asarray(body.n_in**-0.5, E.dtype)))
         self.body = body

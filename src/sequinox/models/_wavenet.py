@@ -36,18 +36,18 @@ def wavenet(
         key: PRNG key for the weights.
         n_layers: number of gated convolutions in a stack, with the dilations 1, 2, 4 and so on; default 10, up to 512,
             as in the paper.
-        n_stacks: how often these dilations come, one stack behind another; default 1.
-        n_skip: width of the skip connections and of the first dense layer behind them; default `n_hidden`.
+        n_stacks: number of such stacks, one after another; default 1.
+        n_skip: width of the skip connections and of the first dense layer after them; default `n_hidden`.
         kernel_size: number of taps of the gated convolutions; default 2.
         first_kernel_size: number of taps of a causal convolution in front; default 1, each sample alone. The paper's
-            figure 4 begins with one that looks back.
+            figure 4 has one that reaches back.
         tokens: whether samples are integer tokens, which an embedding reads.
         dtype: of the weights; default: JAX's default, float32.
 
     Returns:
         A [`Sequential`][sequinox.layers.Sequential] with outputs `"*batch time n_out"`, around a
         [`WaveNet`][sequinox.WaveNet]. It streams. Its receptive field is `2**n_layers` real samples for one stack of
-        kernels of size 2 with nothing looking back in front of it.
+        kernels of size 2, if `first_kernel_size` is 1.
 
     Raises:
         TypeError, ValueError: for sizes that are not positive integers, a wrong dtype or key.
