@@ -14,7 +14,7 @@ read.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Array, Key, PyTree, UInt32
@@ -34,5 +34,5 @@ PRNGKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
 Initializer: TypeAlias = Callable[..., Array]
 """`initializer(key, shape, dtype)`, as those of `jax.nn.initializers`."""
 
-DType: TypeAlias = Any
-"""Whatever `jnp.dtype` takes."""
+DType: TypeAlias = str | type | np.dtype
+"""A dtype: `"bfloat16"`, `jnp.float32`, or that of an array."""
