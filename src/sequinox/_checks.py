@@ -164,7 +164,7 @@ def float_dtype(dtype: DType | None, who: str) -> np.dtype:
 
 def wide(dtype: DType) -> np.dtype:
     """Float32 at least: the dtype of sums and of states that move slowly, which would stand still in half precision."""
-    return jnp.dtype(dtype) if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
+    return jnp.dtype(dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32)
 
 
 def flag(value: Any, who: str, name: str) -> bool:
