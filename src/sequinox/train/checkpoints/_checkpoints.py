@@ -67,7 +67,9 @@ class Checkpoints:
 
     Use it as a context manager, or call `close`.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import tempfile
         >>> import jax.numpy as jnp
         >>> from sequinox.train import Checkpoints
@@ -77,6 +79,8 @@ class Checkpoints:
         ...     like = {"W": jnp.zeros(2, int)}
         ...     checkpoints.steps, checkpoints.restore(like).step, checkpoints.restore_best(like).step
         ([20, 30], 30, 20)
+
+        ```
     """
 
     def __init__(
@@ -110,13 +114,13 @@ class Checkpoints:
                 read.
         """
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
-            raise ValueError(f"Checkpoints: keep_last must be an integer from 1, got {keep_last!r}.")
+            raise ValueError(f"Checkpoints: keep_last must be an integer from 1, got {keep_last!r}")
         if isinstance(keep_best, bool) or not isinstance(keep_best, int) or keep_best < 1:
-            raise ValueError(f"Checkpoints: keep_best must be an integer from 1, got {keep_best!r}.")
+            raise ValueError(f"Checkpoints: keep_best must be an integer from 1, got {keep_best!r}")
         if best is None and keep_best != 1:
-            raise ValueError(f"Checkpoints: keep_best={keep_best} needs best, the metric to rank by.")
+            raise ValueError(f"Checkpoints: keep_best={keep_best} needs best, the metric to rank by")
         if best_mode not in ("min", "max"):
-            raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}.")
+            raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}")
         self._directory = Path(directory).absolute()
         self._best, self._best_mode, self._sign = best, best_mode, 1.0 if best_mode == "max" else -1.0
         self._keep_best = keep_best
@@ -129,7 +133,7 @@ class Checkpoints:
                 remove_incomplete(self._directory)
             wait_for_all("sequinox checkpoints opened")
         elif not self._directory.is_dir():
-            raise FileNotFoundError(f"Checkpoints: there is no directory {self._directory}.")
+            raise FileNotFoundError(f"Checkpoints: there is no directory {self._directory}")
         policies = ocp.training.preservation_policies
         keep: list[Any] = [policies.LatestN(keep_last)]
         if best is not None:
@@ -217,16 +221,16 @@ class Checkpoints:
             OSError: the former save failed (a full disk); this one was not begun. Or this one failed.
         """
         if self._read_only:
-            raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True.")
+            raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True")
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
-            raise ValueError(f"Checkpoints: step must be an integer from 0, got {step!r}.")
+            raise ValueError(f"Checkpoints: step must be an integer from 0, got {step!r}")
         step = int(step)
         self.wait()
         latest = self.latest_step
         # "The last" must stay the last that was saved.
         if latest is not None and (step < latest or (step == latest and not replace)):
             raise ValueError(
-                f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
+                f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}"
             )
         measured = _measured(metrics)
         leaves = stored_leaves(state, "state")
@@ -335,10 +339,10 @@ class Checkpoints:
             ValueError: opened without `best`, or the checkpoint does not fit `like`.
         """
         if self._best is None:
-            raise ValueError("Checkpoints: restore_best needs the metric: Checkpoints(..., best='eval/loss').")
+            raise ValueError("Checkpoints: restore_best needs the metric: Checkpoints(..., best='eval/loss')")
         step = self.best_step
         if step is None:
-            raise FileNotFoundError(f"Checkpoints: no checkpoint in {self._directory} has the metric {self._best!r}.")
+            raise FileNotFoundError(f"Checkpoints: no checkpoint in {self._directory} has the metric {self._best!r}")
         return self.restore(like, step)
 
     def close(self) -> None:
@@ -373,7 +377,7 @@ class Checkpoints:
             step = steps[-1]
         if step is None or step not in steps:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}.")
+            raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}")
         where = f"Checkpoints: the description of {self._directory / str(step)}"
         with readable(self._directory / str(step)):
             metadata = self._checkpointer.checkpointables_metadata(step)
@@ -412,7 +416,7 @@ class Checkpoints:
 def _measured(metrics: Any) -> dict[str, float]:
     """Metrics as numbers; those not finite left out."""
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise TypeError(f"Checkpoints: metrics must be a dictionary of numbers by name, got {type(metrics).__name__}.")
+        raise TypeError(f"Checkpoints: metrics must be a dictionary of numbers by name, got {type(metrics).__name__}")
     found = {}
     for name, value in (metrics or {}).items():
         number: Any = value.mean if isinstance(value, Total) else value
@@ -422,7 +426,7 @@ def _measured(metrics: Any) -> dict[str, float]:
         except (TypeError, ValueError):
             wrong, measured = True, math.nan
         if wrong:
-            raise TypeError(f"Checkpoints: metrics[{name!r}] must be a number or a Total, got {value!r:.200}.")
+            raise TypeError(f"Checkpoints: metrics[{name!r}] must be a number or a Total, got {value!r:.200}")
         if math.isfinite(measured):
             found[name] = measured
     return found
@@ -430,7 +434,7 @@ def _measured(metrics: Any) -> dict[str, float]:
 
 def _dictionary(name: str, value: Any) -> dict[str, Any] | None:
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a dictionary, got {type(value).__name__}.")
+        raise TypeError(f"{name} must be a dictionary, got {type(value).__name__}")
     return to_json(name, value)
 
 
@@ -439,7 +443,7 @@ def to_json(name: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value))
     except (RecursionError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be JSON-able: {error}.") from None
+        raise TypeError(f"{name} must be JSON-able: {error}") from None
 
 
 def describe_model(state: Any) -> dict[str, Any] | None:

@@ -45,7 +45,9 @@ def warm_start(
         FileNotFoundError: there is no such file, directory or checkpoint.
         OSError: the files are damaged: they cannot be read, or a checksum is wrong.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, sequinox as sqx
         >>> from sequinox.train import warm_start
         >>> old = sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="gru")
@@ -53,10 +55,12 @@ def warm_start(
         >>> new = warm_start(new, old, fresh=["layers[2]"], unused=["layers[2]"])
         >>> bool((new.layers[0].W_z == old.layers[0].W_z).all()), new.layers[2].W.shape
         (True, (7, 4))
+
+        ```
     """
     fresh, unused = _parts("fresh", fresh), _parts("unused", unused)
     if renamed is not None and not isinstance(renamed, Mapping):
-        raise ValueError(f"warm_start: renamed must be a dictionary of old and new paths, got {renamed!r}.")
+        raise ValueError(f"warm_start: renamed must be a dictionary of old and new paths, got {renamed!r}")
     renamed = renamed or {}
     renames = dict(zip(_parts("renamed", list(renamed)), _parts("renamed", list(renamed.values())), strict=True))
     if isinstance(source, (str, os.PathLike)):
@@ -101,7 +105,7 @@ def warm_start(
 
 def _parts(name: str, parts: Any) -> list[str]:
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(p, str) and p for p in parts):
-        raise ValueError(f"warm_start: {name} must be a list of paths such as 'layers[0].W', got {parts!r}.")
+        raise ValueError(f"warm_start: {name} must be a list of paths such as 'layers[0].W', got {parts!r}")
     return [inner_path(part) for part in parts]
 
 
