@@ -284,6 +284,7 @@ def test_all_that_does_not_fit_is_listed_by_its_path():
         ({"renamed": ["a"]}, r"renamed must be a dictionary of old and new paths, got \['a'\]"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_wrong_arguments_of_warm_start(options, message):
     with pytest.raises(ValueError, match="warm_start: " + message):
         warm_start(net(), net(), **options)

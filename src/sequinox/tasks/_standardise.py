@@ -11,7 +11,7 @@ _Part = TypeVar("_Part")
 def standardise(train: _Part, *others: _Part) -> tuple[_Part, ...]:
     """Subtracts each feature's mean and divides by its standard deviation, both over the *real* frames of `train`.
 
-    Padding would pull the mean to zero, and the other splits must not be looked at. Padded frames stay exactly
+    Padding would pull the mean to zero, and the other splits must have no part in it. Padded frames stay exactly
     zero. A feature that is constant in `train` is only centred. Sums are in float64, the result has the dtype
     given.
 

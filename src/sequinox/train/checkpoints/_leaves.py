@@ -67,7 +67,7 @@ def abstract_leaves(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill_leaves(like: PyTree, arrays: dict[str, Any]) -> PyTree:
-    """`like` with each array replaced by the one of its path; those without elements are made anew, or copied."""
+    """`like` with each array replaced by the one of its path; those without elements are made again, or copied."""
 
     def fill(path: Any, leaf: Any) -> Any:
         if not _is_stored(leaf):

@@ -1,9 +1,9 @@
-"""A new model that begins with the weights of an old one, every array accounted for."""
+"""A new model that starts with the weights of an old one, every array accounted for."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,17 @@ from jaxtyping import PyTree
 from ._leaves import abstract_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._stored_model import find_model, inner_path, public_name
 
+_Model = TypeVar("_Model")
+
 
 def warm_start(
-    model: PyTree,
-    source: Any,
+    model: _Model,
+    source: PyTree | str | os.PathLike[str],
     *,
-    fresh: Any = (),
-    unused: Any = (),
-    renamed: Any = None,
-) -> Any:
+    fresh: Sequence[str] = (),
+    unused: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> _Model:
     """A model with the arrays of another, but for what is said to be fresh.
 
     Arrays are taken by their paths (`layers[0].W_z`, as `sequinox.parameters` shows them), and each must have its
@@ -58,11 +60,11 @@ def warm_start(
 
         ```
     """
-    fresh, unused = _parts("fresh", fresh), _parts("unused", unused)
+    fresh, unused = _parts(fresh, "fresh"), _parts(unused, "unused")
     if renamed is not None and not isinstance(renamed, Mapping):
         raise ValueError(f"warm_start: renamed must be a dictionary of old and new paths, got {renamed!r}")
     renamed = renamed or {}
-    renames = dict(zip(_parts("renamed", list(renamed)), _parts("renamed", list(renamed.values())), strict=True))
+    renames = dict(zip(_parts(list(renamed), "renamed"), _parts(list(renamed.values()), "renamed"), strict=True))
     if isinstance(source, (str, os.PathLike)):
         stored = find_model(Path(source), None, False, "warm_start")
         described, read = stored.leaves, stored.read
@@ -103,7 +105,7 @@ def warm_start(
     return fill_leaves(model, arrays | {path: found[sources[path]] for path, leaf in kept.items() if leaf.size})
 
 
-def _parts(name: str, parts: Any) -> list[str]:
+def _parts(parts: Any, name: str) -> list[str]:
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(p, str) and p for p in parts):
         raise ValueError(f"warm_start: {name} must be a list of paths such as 'layers[0].W', got {parts!r}")
     return [inner_path(part) for part in parts]

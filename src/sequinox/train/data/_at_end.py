@@ -14,7 +14,7 @@ from ._ragged import check_mask
 class AtEnd(NamedTuple):
     """Targets of whole sequences, each placed at its sequence's last sample.
 
-    Where a row holds several sequences, or a part of one, there is no "one target a row". A model that gives an output
+    Where a row holds several sequences, or a part of one, there is no "one target a row". A model with an output
     a sample is then compared with its target where the sequence ends: `loss(outputs, targets.values, targets.mask)`.
 
     Attributes:

@@ -36,7 +36,7 @@ def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class EpochSource(abc.ABC):
     """Endless batches over epochs, in grain's iterator protocol; a base class, not public.
 
-    A subclass gives `_plan(epoch)`, a pure function of the seed, of `shuffle` and of what `_identity` holds,
+    A subclass defines `_plan(epoch)`, a pure function of the seed, of `shuffle` and of what `_identity` holds,
     `_n_steps(plan)`, `_make(plan, position)`, and `_content()`, the arrays. A position is then two numbers, and
     restoring it is exact anywhere.
     """

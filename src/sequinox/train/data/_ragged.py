@@ -40,7 +40,7 @@ def pad(
         sequences: arrays `(time_i, *features)`, NumPy or JAX, of one dtype and one feature shape. A length of 0 is
             ordinary: its row of the mask is all False. Or a dictionary of such lists, several inputs by name, of which
             entry `i` has `time_i` samples in all.
-        length: the length of the time axis. Default: the longest sequence. Fix it when several calls must give one
+        length: the length of the time axis. Default: the longest sequence. Fix it when several calls must return one
             shape, so that a jitted function is compiled once.
         side: where the zeros are, `"right"` or `"left"`. Default: `"right"`. With `"left"` all rows end together, as
             prompts do that are to be continued.
@@ -98,7 +98,7 @@ def pad(
 def unpad(arrays: PyTree, mask: ArrayLike) -> list[Any]:
     """The rows of a rectangle as separate arrays again, without what is masked: the inverse of `pad`.
 
-    Gaps inside a row are closed. Rows without a real sample give arrays of length 0.
+    Gaps inside a row are closed. Rows without a real sample become arrays of length 0.
 
     Arguments:
         arrays: an array `(batch, time, *features)`, NumPy or JAX, or a PyTree of them: inputs, targets, outputs.

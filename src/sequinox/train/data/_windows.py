@@ -81,7 +81,7 @@ class Windows(EpochSource):
                 rightly and counts each loss once; or, with layers that need a context instead of a state, count the
                 losses after them alone (`outputs[:, lookback:]`). `AtEnd` targets are only there.
             cut: lay all sequences end to end and cut that into `batch_size` lanes of equal length, instead of keeping
-                sequences whole. A piece begins with a reset, as if it were a sequence. For one long stream, or few.
+                sequences whole. A piece starts with a reset, as if it were a sequence. For one long stream, or few.
             shuffle: another distribution and order each epoch. Default: True. Without it, sequences go to the lanes in
                 their order, each to the lane that is free first.
             shard: `(index, count)`: process `index` of `count` yields its contiguous part of the lanes.

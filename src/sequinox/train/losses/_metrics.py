@@ -127,7 +127,7 @@ def bits_per_character(total: Total) -> Any:
     measure without them.
 
     Arguments:
-        total: nats, as `cross_entropy` and `next_token_loss` give them; the whole, after all parts are added.
+        total: nats, as `cross_entropy` and `next_token_loss` return them; the whole, after all parts are added.
 
     Returns:
         As `total.mean`: a float from Python numbers, an array from arrays. 0 where the count is 0.
@@ -152,8 +152,8 @@ def perplexity(total: Total) -> Any:
     r"""$\exp(\text{mean})$ of nats: the number of equally likely choices that would be as hard.
 
     Arguments:
-        total: nats, as `cross_entropy` and `next_token_loss` give them; the whole, after all parts are added. The mean
-            of the parts' perplexities is another number.
+        total: nats, as `cross_entropy` and `next_token_loss` return them; the whole, after all parts are added. The
+            mean of the parts' perplexities is another number.
 
     Returns:
         As `total.mean`: a float from Python numbers, an array from arrays. Infinity where the dtype ends. 1 where the
