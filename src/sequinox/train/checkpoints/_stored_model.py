@@ -17,7 +17,7 @@ from ._checksum import add_up, array_sum
 from ._form import Description, Leaf, ModelDescription, read_file
 from ._leaves import abstract_leaves, compare_leaves, describe_leaves, key_data
 
-GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model."
+GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model"
 _MODEL = ".model"  # in a state
 
 # What JAX calls the implementation of keys whose dtype has a shorter name.
@@ -31,7 +31,7 @@ class StoredModel(NamedTuple):
         where: for messages.
         description: its structure, or why there is none.
         leaves: shape, dtype and checksum of each array by its path in the model.
-        read: gives those arrays of which it is given the like, by their paths; typed keys as their data.
+        read: returns the arrays at the paths of its argument, each placed as the one there; typed keys as their data.
     """
 
     where: str

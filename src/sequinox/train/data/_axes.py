@@ -50,8 +50,8 @@ def kinds_of(who: str, batch: Any, axes: Any, *, time: bool, argument: str = "ax
     if time and untold:
         raise ValueError(
             f"{who}: it cannot be told which of these arrays have time: {listed(untold)}. Say it by {argument}: "
-            f'{argument}="batch time" where all have rows and time, or a tree such as {example}. (In a SequenceBatch, '
-            'targets_per="sample" or "sequence" says it of the targets.)'
+            f'{argument}="batch time" where all have rows and time, or a tree such as {example} (in a SequenceBatch, '
+            'targets_per="sample" or "sequence" says it of the targets)'
         )
     kind_of = {where: "batch" if kind == _UNTOLD else kind for where, kind in kind_of.items()}
     for where, kind in kind_of.items():
