@@ -150,10 +150,9 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
 
         ```python
         >>> import tempfile, jax, sequinox as sqx
-        >>> from sequinox.train import load_model, save_model
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     save_model(sqx.GRU(3, 4, jax.random.key(0)), f"{directory}/gru.safetensors")
-        ...     model = load_model(f"{directory}/gru.safetensors")
+        ...     sqx.train.save_model(sqx.GRU(3, 4, jax.random.key(0)), f"{directory}/gru.safetensors")
+        ...     model = sqx.train.load_model(f"{directory}/gru.safetensors")
         >>> model.n_hidden
         4
 

@@ -51,10 +51,9 @@ def warm_start(
 
         ```python
         >>> import jax, sequinox as sqx
-        >>> from sequinox.train import warm_start
         >>> old = sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="gru")
         >>> new = sqx.recurrent_net(3, 4, 7, jax.random.key(1), cell="gru")  # other classes
-        >>> new = warm_start(new, old, fresh=["layers[2]"], unused=["layers[2]"])
+        >>> new = sqx.train.warm_start(new, old, fresh=["layers[2]"], unused=["layers[2]"])
         >>> bool((new.layers[0].W_z == old.layers[0].W_z).all()), new.layers[2].W.shape
         (True, (7, 4))
 

@@ -42,9 +42,8 @@ class AtEnd(NamedTuple):
         ??? example
 
             ```python
-            >>> import numpy as np
-            >>> from sequinox.train import at_end
-            >>> targets = at_end(np.array([5, 7]), np.array([[True, True], [True, False]]))
+            >>> import numpy as np, sequinox as sqx
+            >>> targets = sqx.train.at_end(np.array([5, 7]), np.array([[True, True], [True, False]]))
             >>> outputs, labels, real = targets.gather(np.array([[1.0, 2.0], [3.0, 4.0]], np.float32), 3)
             >>> outputs[real].tolist(), labels[real].tolist()
             ([2.0, 3.0], [5, 7])
@@ -89,9 +88,8 @@ def at_end(targets: ArrayLike, mask: ArrayLike) -> AtEnd:
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import at_end
-        >>> at_end(np.array([5, 7]), np.array([[True, True, False], [True, False, False]])).values.tolist()
+        >>> import numpy as np, sequinox as sqx
+        >>> sqx.train.at_end(np.array([5, 7]), np.array([[True, True, False], [True, False, False]])).values.tolist()
         [[0, 5, 0], [7, 0, 0]]
 
         ```

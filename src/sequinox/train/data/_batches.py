@@ -38,9 +38,8 @@ class Batches(EpochSource):
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import Batches
-        >>> batches = Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
+        >>> import numpy as np, sequinox as sqx
+        >>> batches = sqx.train.Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
         >>> [next(batches).data["x"].tolist() for _ in range(4)]
         [[0, 1], [2, 3], [4, 0], [0, 1]]
         >>> batches.get_state()["epoch"], batches.get_state()["position"]
@@ -107,9 +106,8 @@ def epoch_batches(arrays: PyTree, batch_size: int) -> Iterator[Batch]:
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import epoch_batches
-        >>> [batch.real.tolist() for batch in epoch_batches(np.arange(3), 2)]
+        >>> import numpy as np, sequinox as sqx
+        >>> [batch.real.tolist() for batch in sqx.train.epoch_batches(np.arange(3), 2)]
         [[True, True], [True, False]]
 
         ```

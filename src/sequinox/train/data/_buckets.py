@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._checks import size
-from ..._types import ArrayLike
 from ._layout import Layout, whole_pieces
 from ._order import EpochSource, epoch_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged, Sequences, Static, Targets, each
+from ._sequences import Masks, Ragged, Sequences, Static, Targets, each
 
 # Lengths among which the boundaries are chosen; of more, this many quantiles. The table has its square of entries.
 _MOST_CANDIDATES = 1024
@@ -30,10 +29,9 @@ class Buckets(EpochSource):
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import Buckets
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 8, 2, 9)]
-        >>> buckets = Buckets(rows, batch_size=3, lengths=(3, 9), seed=0)
+        >>> buckets = sqx.train.Buckets(rows, batch_size=3, lengths=(3, 9), seed=0)
         >>> buckets.shapes, buckets.steps_per_epoch, f"{buckets.efficiency:.2f}"
         (((3, 3), (3, 9)), 2, '0.92')
 
@@ -45,7 +43,7 @@ class Buckets(EpochSource):
         inputs: Sequences,
         targets: Targets = None,
         *,
-        mask: Sequence[ArrayLike] | None = None,
+        mask: Masks = None,
         static: Static = None,
         seed: int,
         batch_size: int | None = None,

@@ -28,12 +28,11 @@ class OneSequence(NamedTuple):
     ??? example
 
         ```python
-        >>> import grain, numpy as np
-        >>> from sequinox.train import OneSequence, grain_pack
-        >>> gap = OneSequence({"x": np.array([9.0, 4.0])}, mask=np.array([False, True]))
-        >>> whole = OneSequence({"x": np.array([1.0, 2.0])}, mask=np.array([True, True]))
+        >>> import grain, numpy as np, sequinox as sqx
+        >>> gap = sqx.train.OneSequence({"x": np.array([9.0, 4.0])}, mask=np.array([False, True]))
+        >>> whole = sqx.train.OneSequence({"x": np.array([1.0, 2.0])}, mask=np.array([True, True]))
         >>> ds = grain.MapDataset.source([whole, gap])
-        >>> batch = next(iter(grain_pack(ds, length=4, batch_size=1, seed=0)))
+        >>> batch = next(iter(sqx.train.grain_pack(ds, length=4, batch_size=1, seed=0)))
         >>> batch.inputs["x"].tolist(), batch.resets.astype(int).tolist()
         ([[1.0, 2.0, 0.0, 4.0]], [[1, 0, 0, 1]])
 

@@ -41,11 +41,10 @@ def grain_pad(*, batch_size: int, length: int, targets_per: Per = None) -> Calla
     ??? example
 
         ```python
-        >>> import grain, numpy as np
-        >>> from sequinox.train import grain_pad
+        >>> import grain, numpy as np, sequinox as sqx
         >>> rows = [(np.ones((n, 3), np.float32), n) for n in (2, 4, 1)]
         >>> ds = grain.MapDataset.source(rows).shuffle(seed=0).to_iter_dataset()
-        >>> padding = grain_pad(batch_size=2, length=4, targets_per="sequence")
+        >>> padding = sqx.train.grain_pad(batch_size=2, length=4, targets_per="sequence")
         >>> [batch.real.tolist() for batch in ds.batch(2, batch_fn=padding)]
         [[True, True], [True, False]]
 
@@ -95,10 +94,9 @@ def grain_buckets(
     ??? example
 
         ```python
-        >>> import grain, numpy as np
-        >>> from sequinox.train import grain_buckets
+        >>> import grain, numpy as np, sequinox as sqx
         >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 8, 2, 9)]
-        >>> ds = grain_buckets(grain.MapDataset.source(rows), lengths=(3, 9), batch_size=3)
+        >>> ds = sqx.train.grain_buckets(grain.MapDataset.source(rows), lengths=(3, 9), batch_size=3)
         >>> [batch.inputs.shape for batch in ds]
         [(3, 3, 3), (3, 9, 3)]
 

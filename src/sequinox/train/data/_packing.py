@@ -1,7 +1,6 @@
 """Several sequences in a row, one after another."""
 
 import bisect
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +8,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..._checks import size
-from ..._types import ArrayLike
 from ._layout import lay_out, whole_pieces
 from ._order import EpochSource, epoch_order, rough_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged, Sequences, Static, Targets
+from ._sequences import Masks, Ragged, Sequences, Static, Targets
 
 
 class Packed(NamedTuple):
@@ -92,12 +90,7 @@ class Packed(NamedTuple):
 
 
 def pack(
-    inputs: Sequences,
-    targets: Targets = None,
-    *,
-    length: int,
-    mask: Sequence[ArrayLike] | None = None,
-    static: Static = None,
+    inputs: Sequences, targets: Targets = None, *, length: int, mask: Masks = None, static: Static = None
 ) -> Packed:
     """Packs sequences one after another into rows, with a reset at each one's first real sample.
 
@@ -162,10 +155,9 @@ class Packs(EpochSource):
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import Packs
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 7, 2, 9)]
-        >>> packs = Packs(rows, np.arange(6), batch_size=2, length=12, seed=0)
+        >>> packs = sqx.train.Packs(rows, np.arange(6), batch_size=2, length=12, seed=0)
         >>> batch = next(packs)
         >>> batch.inputs.shape, batch.targets.values.shape, packs.steps_per_epoch
         ((2, 12, 3), (2, 12), 2)
@@ -181,7 +173,7 @@ class Packs(EpochSource):
         batch_size: int,
         length: int,
         seed: int,
-        mask: Sequence[ArrayLike] | None = None,
+        mask: Masks = None,
         static: Static = None,
         shuffle: bool = True,
         shard: tuple[int, int] = (0, 1),
@@ -269,12 +261,7 @@ def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.nd
 
 
 def _check(
-    inputs: Sequences,
-    targets: Targets,
-    length: int,
-    mask: Sequence[ArrayLike] | None,
-    static: Static,
-    who: str,
+    inputs: Sequences, targets: Targets, length: int, mask: Masks, static: Static, who: str
 ) -> tuple[Ragged, int]:
     data = Ragged(inputs, targets, mask, static, who)
     length = size(length, who, "length")

@@ -1,6 +1,5 @@
 """Ragged sequences to one rectangle and a mask, and back."""
 
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -9,7 +8,7 @@ from jaxtyping import PyTree
 
 from ..._checks import check_array, size
 from ..._types import ArrayLike
-from ._sequences import Sequences, check_inputs, each
+from ._sequences import Masks, Sequences, check_inputs, each
 
 
 class Padded(NamedTuple):
@@ -25,11 +24,7 @@ class Padded(NamedTuple):
 
 
 def pad(
-    sequences: Sequences,
-    length: int | None = None,
-    *,
-    side: Literal["right", "left"] = "right",
-    mask: Sequence[ArrayLike] | None = None,
+    sequences: Sequences, length: int | None = None, *, side: Literal["right", "left"] = "right", mask: Masks = None
 ) -> Padded:
     """Pads sequences with zeros to one length.
 
@@ -59,9 +54,8 @@ def pad(
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import pad
-        >>> inputs, mask = pad([np.array([1.0, 2.0]), np.array([3.0])])
+        >>> import numpy as np, sequinox as sqx
+        >>> inputs, mask = sqx.train.pad([np.array([1.0, 2.0]), np.array([3.0])])
         >>> inputs.tolist(), mask.tolist()
         ([[1.0, 2.0], [3.0, 0.0]], [[True, True], [True, False]])
 
@@ -114,9 +108,8 @@ def unpad(arrays: PyTree, mask: ArrayLike) -> list[Any]:
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import pad, unpad
-        >>> [row.tolist() for row in unpad(*pad([np.array([1, 2]), np.array([3])]))]
+        >>> import numpy as np, sequinox as sqx
+        >>> [row.tolist() for row in sqx.train.unpad(*sqx.train.pad([np.array([1, 2]), np.array([3])]))]
         [[1, 2], [3]]
 
         ```

@@ -32,10 +32,9 @@ def move_resets(resets: ArrayLike, mask: ArrayLike) -> ArrayLike:
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import move_resets
+        >>> import numpy as np, sequinox as sqx
         >>> resets, mask = np.array([[1, 0, 0, 1, 0]], bool), np.array([[1, 1, 0, 0, 1]], bool)
-        >>> move_resets(resets, mask).astype(int).tolist()
+        >>> sqx.train.move_resets(resets, mask).astype(int).tolist()
         [[1, 0, 0, 0, 1]]
 
         ```

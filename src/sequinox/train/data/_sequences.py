@@ -17,6 +17,9 @@ Sequences: TypeAlias = Sequence[ArrayLike] | Mapping[str, Sequence[ArrayLike]]
 Targets: TypeAlias = Sequence[ArrayLike] | ArrayLike | None
 """One target a sample, an array a sequence; or one target a sequence, all in one array."""
 
+Masks: TypeAlias = Sequence[ArrayLike] | None
+"""Bool arrays `(time_i,)`, one a sequence."""
+
 Static: TypeAlias = ArrayLike | Mapping[str, ArrayLike] | None
 """What is known of a sequence as a whole: an array with one row a sequence, or several by name."""
 

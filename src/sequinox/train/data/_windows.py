@@ -2,19 +2,18 @@
 
 import dataclasses
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ..._checks import size
-from ..._types import ArrayLike
 from ._axes import kinds_of, map_along, size_along
 from ._layout import Piece, lay_out, pieces_of
 from ._order import EpochSource, epoch_order, rough_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged, Sequences, Static, Targets
+from ._sequences import Masks, Ragged, Sequences, Static, Targets
 
 
 class Windows(EpochSource):
@@ -33,10 +32,9 @@ class Windows(EpochSource):
     ??? example
 
         ```python
-        >>> import numpy as np
-        >>> from sequinox.train import Windows
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.array([1, 2, 3, 4, 5]), np.array([6, 7]), np.array([8, 9])]
-        >>> windows = Windows(rows, batch_size=2, length=3, seed=0, shuffle=False)
+        >>> windows = sqx.train.Windows(rows, batch_size=2, length=3, seed=0, shuffle=False)
         >>> for _ in range(windows.steps_per_epoch):
         ...     batch = next(windows)
         ...     print(batch.inputs.tolist(), batch.resets.astype(int).tolist())
@@ -54,7 +52,7 @@ class Windows(EpochSource):
         batch_size: int,
         length: int,
         seed: int,
-        mask: Sequence[ArrayLike] | None = None,
+        mask: Masks = None,
         static: Static = None,
         lookback: int = 0,
         cut: bool = False,

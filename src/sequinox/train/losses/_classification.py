@@ -68,14 +68,13 @@ def cross_entropy(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import cross_entropy
+        >>> import jax.numpy as jnp, sequinox as sqx
         >>> logits, labels = jnp.zeros((3, 4)), jnp.array([0, 3, -1])
         >>> mask = jnp.array([True, True, False])
-        >>> loss = cross_entropy(logits, labels, mask)
+        >>> loss = sqx.train.cross_entropy(logits, labels, mask)
         >>> f"{loss.mean:.4f}", int(loss.count)
         ('1.3863', 2)
-        >>> weighted = cross_entropy(logits, labels, mask, class_weights=jnp.array([0.5, 1.0, 1.0, 3.0]))
+        >>> weighted = sqx.train.cross_entropy(logits, labels, mask, class_weights=jnp.array([0.5, 1.0, 1.0, 3.0]))
         >>> f"{weighted.mean:.4f}", float(weighted.count)
         ('1.3863', 3.5)
 
@@ -134,9 +133,8 @@ def binary_cross_entropy(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import binary_cross_entropy
-        >>> loss = binary_cross_entropy(jnp.array([[0.0, 500.0]]), jnp.array([[True, False]]))
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> loss = sqx.train.binary_cross_entropy(jnp.array([[0.0, 500.0]]), jnp.array([[True, False]]))
         >>> f"{loss.total:.4f}", int(loss.count)
         ('500.6931', 2)
 

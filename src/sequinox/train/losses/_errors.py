@@ -28,9 +28,8 @@ def squared_error(predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | 
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import squared_error
-        >>> error = squared_error(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.array([True, False]))
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> error = sqx.train.squared_error(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.array([True, False]))
         >>> float(error.total), int(error.count)
         (3.0, 3)
 
@@ -58,9 +57,8 @@ def absolute_error(predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike |
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import absolute_error
-        >>> float(absolute_error(jnp.array([[1.0, -3.0]]), jnp.zeros((1, 2))).mean)
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> float(sqx.train.absolute_error(jnp.array([[1.0, -3.0]]), jnp.zeros((1, 2))).mean)
         2.0
 
         ```
@@ -96,9 +94,8 @@ def huber_error(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import huber_error
-        >>> float(huber_error(jnp.array([[0.5, 3.0]]), jnp.zeros((1, 2))).total)
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> float(sqx.train.huber_error(jnp.array([[0.5, 3.0]]), jnp.zeros((1, 2))).total)
         2.625
 
         ```

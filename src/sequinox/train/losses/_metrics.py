@@ -33,10 +33,9 @@ def accuracy(logits: ArrayLike, labels: ArrayLike, mask: ArrayLike | None = None
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import accuracy
+        >>> import jax.numpy as jnp, sequinox as sqx
         >>> logits, labels = jnp.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]), jnp.array([1, 0])
-        >>> float(accuracy(logits, labels).mean), float(accuracy(logits, labels, k=2).mean)
+        >>> float(sqx.train.accuracy(logits, labels).mean), float(sqx.train.accuracy(logits, labels, k=2).mean)
         (0.5, 1.0)
 
         ```
@@ -84,12 +83,11 @@ def confusion_matrix(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import Total, confusion_matrix
-        >>> matrix = confusion_matrix(jnp.array([0, 1, 1, 1]), jnp.array([0, 0, 1, 1]), n_classes=2)
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> matrix = sqx.train.confusion_matrix(jnp.array([0, 1, 1, 1]), jnp.array([0, 0, 1, 1]), n_classes=2)
         >>> matrix.tolist()
         [[1, 1], [0, 2]]
-        >>> Total(matrix.diagonal(), matrix.sum(1)).mean.tolist()  # the recall of each class
+        >>> sqx.train.Total(matrix.diagonal(), matrix.sum(1)).mean.tolist()  # the recall of each class
         [0.5, 1.0]
 
         ```
@@ -138,9 +136,8 @@ def bits_per_character(total: Total) -> Any:
     ??? example
 
         ```python
-        >>> import math
-        >>> from sequinox.train import Total, bits_per_character
-        >>> round(bits_per_character(Total(8 * math.log(2), 4)), 6)
+        >>> import math, sequinox as sqx
+        >>> round(sqx.train.bits_per_character(sqx.train.Total(8 * math.log(2), 4)), 6)
         2.0
 
         ```
@@ -165,9 +162,8 @@ def perplexity(total: Total) -> Any:
     ??? example
 
         ```python
-        >>> import math
-        >>> from sequinox.train import Total, perplexity
-        >>> round(perplexity(Total(2 * math.log(7), 2)), 6)
+        >>> import math, sequinox as sqx
+        >>> round(sqx.train.perplexity(sqx.train.Total(2 * math.log(7), 2)), 6)
         7.0
 
         ```

@@ -45,9 +45,8 @@ def next_tokens(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import next_tokens
-        >>> labels, mask = next_tokens(jnp.array([5, 6, 0, 7]), jnp.array([True, True, False, True]))
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> labels, mask = sqx.train.next_tokens(jnp.array([5, 6, 0, 7]), jnp.array([True, True, False, True]))
         >>> labels.tolist(), mask.tolist()
         ([6, 7, -1, -1], [True, True, False, False])
 
@@ -80,10 +79,9 @@ def next_token_loss(
     ??? example
 
         ```python
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import bits_per_character, next_token_loss
-        >>> loss = next_token_loss(jnp.zeros((2, 5, 8)), jnp.ones((2, 5), jnp.int32))
-        >>> f"{bits_per_character(loss):.3f}", int(loss.count)
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> loss = sqx.train.next_token_loss(jnp.zeros((2, 5, 8)), jnp.ones((2, 5), jnp.int32))
+        >>> f"{sqx.train.bits_per_character(loss):.3f}", int(loss.count)
         ('3.000', 8)
 
         ```
