@@ -115,7 +115,7 @@ class Ragged:
         lengths: `(n,)` int64, gaps included.
     """
 
-    def __init__(self, inputs: Sequences, targets: Targets, mask: Sequence[ArrayLike] | None, static: Static, who: str):
+    def __init__(self, inputs: Sequences, targets: Targets, mask: Masks, static: Static, who: str):
         if isinstance(inputs, (np.ndarray, jax.Array)):
             raise TypeError(f"{who}: inputs must be a list of arrays, one a sequence, got one array")
         self._who = who
