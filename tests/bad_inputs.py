@@ -346,7 +346,7 @@ def training() -> list[Case]:
         ("fit: nothing to train", lambda: fit(model=jnp.tanh), ValueError, ("model",)),
         ("fit: no data", lambda: fit(batches=iter(())), ValueError, ("batches", "0")),
         ("fit: every", lambda: fit(log_every=0), ValueError, ("log_every", "0")),
-        ("checkpoints: step", wrong_step, ValueError, ("step", "integer", "'x'")),
+        ("checkpoints: step", wrong_step, TypeError, ("step", "integer", "'x'")),
         ("checkpoints: none there", no_checkpoint, FileNotFoundError, ("checkpoint",)),
         ("checkpoints: another model", other_model, ValueError, ("W", "(2, 3)", "(2, 4)", "b")),
         ("standardise: no split", lambda: tasks.standardise((1, 2)), TypeError, ("standardise", "inputs")),

@@ -117,16 +117,14 @@ def is_inexact(leaf: Any) -> bool:
     )
 
 
-def check_flags(
-    flags: Any, shape: tuple[int, ...], who: str, name: str, shape_of: str = "the samples"
-) -> Array | None:
+def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str, shape_of: str = "the samples") -> Array | None:
     """A boolean array of exactly this shape, that of `shape_of`; None stays None."""
     if flags is None:
         return None
-    if not isinstance(flags, jax.Array | np.ndarray):
+    if not isinstance(flags, jax.Array | np.ndarray | np.generic):
         raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(flags).__name__}")
     if flags.dtype != np.dtype(bool):
-        hint = f"give {name}.astype(bool)"
+        hint = f"give {name}.astype(bool)" + ("; a weight is not a mask" if "mask" in name else "")
         if name == "mask" and shape and flags.shape == shape[:-1] and jnp.issubdtype(flags.dtype, jnp.integer):
             hint = f"lengths become a mask by sequinox.mask_from_lengths(lengths, {shape[-1]})"
         raise TypeError(f"{who}: {name} must be boolean, got dtype {flags.dtype}: {hint}")

@@ -206,6 +206,7 @@ def test_a_batch_of_rows_has_rows_throughout_and_time_where_it_is_said():
         truncated_bptt(looking, 3)(jnp.ones(()), batch, None, jnp.zeros(ROWS))
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_targets_per_is_checked_and_part_of_the_type():
     with pytest.raises(ValueError, match=r"targets_per must be one of .*, got 'row'"):
         batch_of(None, "row")

@@ -161,6 +161,7 @@ def test_only_empty_rows():
         ({"seed": None}, TypeError, "seed must be an integer, got None"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_errors_come_at_the_call(change, error, message):
     with pytest.raises(error, match=message):
         make(**change)
@@ -175,10 +176,16 @@ def test_errors_come_at_the_call(change, error, message):
         ([np.ones(2)], np.ones(3), ValueError, r"one row a sequence, 1 rows, got an array of shape \(3,\)"),
         ([np.ones(2)], "ab", TypeError, "targets must be None, an array .* got str"),
         ([np.ones(2)], [np.ones(2), np.ones(2)], ValueError, "one array a sequence, 1, got 2"),
-        ([np.ones(2)], [np.ones(3)], ValueError, r"targets\[0\] must have one row for each of the 2 samples"),
-        ([np.ones(2)], [3], TypeError, r"targets\[0\] must be a NumPy or JAX array, got int"),
+        (
+            [np.ones(2)],
+            [np.ones(3)],
+            ValueError,
+            r"targets\[0\] must have one entry .*; one target a sequence is given as one",
+        ),
+        ([np.ones(2)], [3], TypeError, r"targets\[0\] must be a JAX or NumPy array, got int"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_data_that_do_not_fit_are_named(inputs, targets, error, message):
     with pytest.raises(error, match=message):
         Buckets(inputs, targets, batch_size=2, seed=0)

@@ -199,7 +199,7 @@ def test_the_last_n_and_the_best_m_are_kept(tmp_path, keep_last, keep_best, kept
 
 
 def test_wrong_values_of_keep_best(tmp_path):
-    with pytest.raises(ValueError, match="keep_best must be an integer from 1, got 0"):
+    with pytest.raises(ValueError, match="keep_best must be at least 1, got 0"):
         Checkpoints(tmp_path, best="a", keep_best=0)
     with pytest.raises(ValueError, match="keep_best=2 needs best, the metric to rank by"):
         Checkpoints(tmp_path, keep_best=2)

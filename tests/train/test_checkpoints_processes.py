@@ -144,7 +144,7 @@ def test_two_processes_make_one_checkpoint_which_one_process_reads_and_the_other
     with Checkpoints(tmp_path, read_only=True) as checkpoints:  # one process, one device
         for read in (lambda: checkpoints.restore(LIKE, 3), lambda: checkpoints.peek(3)):
             with pytest.raises(
-                ValueError, match=r"3 was saved by 2 processes whose data stood at different places, so 1"
+                ValueError, match=r"3 was saved by 2 processes whose data were at different places, so 1"
             ):
                 read()
         found = checkpoints.restore(LIKE)

@@ -313,6 +313,7 @@ def test_flags_of_ones_own_separate_rows_behind_gaps():
         (np.array(True), np.array(True), ValueError, "one shape"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_flags_that_do_not_fit_are_named(resets, mask, error, message):
     with pytest.raises(error, match=message):
         move_resets(resets, mask)
@@ -325,7 +326,7 @@ def test_the_first_and_last_real_samples_of_a_long_mask_are_found(tmp_path):
     mask = np.memmap(tmp_path / "mask", bool, "w+", shape=(n,))
     chosen = np.sort(rng.choice(n, 12, replace=False))
     mask[chosen] = True
-    data = Ragged("test", [np.zeros(n), np.zeros(9000)], None, [mask, np.zeros(9000, bool)])
+    data = Ragged([np.zeros(n), np.zeros(9000)], None, [mask, np.zeros(9000, bool)], None, "test")
     for start in [0, *rng.integers(0, n, 30).tolist(), *chosen.tolist()]:
         after = chosen[chosen >= start]
         first = int(after[0]) if len(after) else -1

@@ -1,5 +1,7 @@
 """Label smoothing, class weights, yes-or-no targets, and what is measured, against float64 loops."""
 
+# pyright: reportArgumentType=false
+
 import math
 
 import jax
@@ -131,7 +133,7 @@ def test_a_wrong_label_is_nan_with_smoothing_and_weights_too(case, label):
 
 def test_weights_keep_the_dtype_of_the_sum(case):
     logits, labels, mask = case
-    for weights in (WEIGHTS.astype(np.float64), jnp.asarray(WEIGHTS, jnp.bfloat16), [1, 0, 2, 1]):
+    for weights in (WEIGHTS.astype(np.float64), jnp.asarray(WEIGHTS, jnp.bfloat16), np.array([1, 0, 2, 1])):
         loss = ENTROPY(logits.astype(jnp.bfloat16), labels, mask, class_weights=weights)
         assert loss.total.dtype == loss.count.dtype == jnp.float32
 
@@ -258,9 +260,6 @@ def test_bits_and_perplexity_are_of_the_whole_mean():
     empty = Total(jnp.array(0.0), jnp.array(0))
     assert (float(bits_per_character(empty)), float(perplexity(empty))) == (0, 1)
     assert perplexity(Total(1e6, 1)) == math.inf == float(perplexity(Total(jnp.array(1e6), jnp.array(1))))
-    for function in (bits_per_character, perplexity):
-        with pytest.raises(TypeError, match=f"{function.__name__}: expected a Total, in nats, got float"):
-            function(0.8)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -273,12 +272,10 @@ LOGITS, LABELS = np.ones((2, 3), np.float32), np.ones(2, np.int32)
     [
         (lambda: cross_entropy(LOGITS, LABELS, label_smoothing=1.0), ValueError, r"in \[0, 1\), got 1.0"),
         (lambda: cross_entropy(LOGITS, LABELS, label_smoothing=-0.1), ValueError, r"in \[0, 1\), got -0.1"),
-        (lambda: cross_entropy(LOGITS, LABELS, label_smoothing=math.nan), ValueError, r"in \[0, 1\), got nan"),
-        (
-            lambda: cross_entropy(LOGITS, LABELS, label_smoothing=True),
-            TypeError,
-            r"Python number in \[0, 1\), got bool",
-        ),
+        (lambda: cross_entropy(LOGITS, LABELS, label_smoothing=math.nan), ValueError, "must be finite, got nan"),
+        (lambda: cross_entropy(LOGITS, LABELS, label_smoothing=True), TypeError, "must be a number, got True"),
+        (lambda: bits_per_character(0.8), TypeError, "bits_per_character: expected a Total, in nats, got float"),
+        (lambda: perplexity(0.8), TypeError, "perplexity: expected a Total, in nats, got float"),
         (
             lambda: cross_entropy(LOGITS, LABELS, class_weights=np.ones(2)),
             ValueError,
@@ -317,10 +314,10 @@ LOGITS, LABELS = np.ones((2, 3), np.float32), np.ones(2, np.int32)
             ValueError,
             "finite and not negative, got -1.0",
         ),
-        (lambda: accuracy(LOGITS, LABELS, k=0), ValueError, r"k must be in \[1, n_classes\] = \[1, 3\], got 0"),
+        (lambda: accuracy(LOGITS, LABELS, k=0), ValueError, "k must be at least 1, got 0"),
         (lambda: accuracy(LOGITS, LABELS, k=4), ValueError, r"k must be in \[1, n_classes\] = \[1, 3\], got 4"),
-        (lambda: confusion_matrix(LABELS, LABELS), ValueError, "predicted classes need n_classes, above 0, got None"),
-        (lambda: confusion_matrix(LABELS, LABELS, n_classes=0), ValueError, "above 0, got 0"),
+        (lambda: confusion_matrix(LABELS, LABELS), ValueError, "predicted classes need n_classes"),
+        (lambda: confusion_matrix(LABELS, LABELS, n_classes=0), ValueError, "n_classes must be at least 1, got 0"),
         (lambda: confusion_matrix(LOGITS, LABELS, n_classes=4), ValueError, "n_classes is 4, and the logits have 3"),
         (
             lambda: confusion_matrix(LABELS, np.ones((2, 1), int), n_classes=3),
@@ -331,10 +328,11 @@ LOGITS, LABELS = np.ones((2, 3), np.float32), np.ones(2, np.int32)
         (
             lambda: confusion_matrix(LABELS, LABELS, np.ones((1, 2), bool), n_classes=3),
             ValueError,
-            r"mask must have shape labels.shape = \(2,\), got \(1, 2\)",
+            r"mask must have shape \(2,\), as labels.shape, got \(1, 2\)",
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_errors_name_what_came(call, error, message):
     with pytest.raises(error, match=message):
         call()

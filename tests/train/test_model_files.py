@@ -171,6 +171,7 @@ def test_float64_is_not_cast_where_jax_has_none(tmp_path):
         load_model(path)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_load_models_errors(tmp_path, run):
     give = "; give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model"
     with pytest.raises(FileNotFoundError, match=rf"load_model: there is no file and no directory .*nowhere{give}"):
@@ -185,7 +186,7 @@ def test_load_models_errors(tmp_path, run):
         load_model(run, step=1, best=True)
     for trust in ("tests", None, (3,)):
         with pytest.raises(ValueError, match="trust must be a tuple of names of packages, got "):
-            load_model(run, trust=trust)
+            load_model(run, trust=trust)  # pyright: ignore[reportArgumentType]
     save(tmp_path / "plain")
     with pytest.raises(ValueError, match="were kept by no metric, so none is the best"):
         load_model(tmp_path / "plain", best=True)
@@ -284,6 +285,7 @@ def test_all_that_does_not_fit_is_listed_by_its_path():
         ({"renamed": ["a"]}, r"renamed must be a dictionary of old and new paths, got \['a'\]"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_wrong_arguments_of_warm_start(options, message):
     with pytest.raises(ValueError, match="warm_start: " + message):
         warm_start(net(), net(), **options)

@@ -214,15 +214,16 @@ def test_few_places_stay_empty():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"length": 8}, ValueError, r"no sequence may be longer than length, 8, got 9 samples in inputs\[7\]\."),
+        ({"length": 8}, ValueError, r"no sequence may be longer than length, 8, got 9 samples in inputs\[7\]$"),
         ({"length": None}, TypeError, "length must be an integer, got None"),
         ({"length": 0}, ValueError, "length must be at least 1, got 0"),
-        ({"targets": per_sequence()}, ValueError, r"stands at its last real sample, and inputs\[1\] has none"),
+        ({"targets": per_sequence()}, ValueError, r"is placed at its last real sample, and inputs\[1\] has none"),
         ({"inputs": np.ones((2, 3))}, TypeError, "inputs must be a list of arrays"),
         ({"targets": per_sample()[:-1]}, ValueError, "one array a sequence, 11, got 10"),
     ],
 )
 @pytest.mark.parametrize("make", [pack, lambda *a, **k: Packs(*a, **k, batch_size=2, seed=0)])
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments_are_named(make, change, error, message):
     arguments = {"inputs": rows(), "targets": None, "length": 12, **change}
     with pytest.raises(error, match=message):

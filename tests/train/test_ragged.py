@@ -56,16 +56,17 @@ def test_the_input_is_not_changed_and_not_shared():
         ([np.ones((2, 3)), np.ones(2)], None, ValueError, r"got \(\) in sequences\[1\]"),
         ([np.ones(2), np.ones(2, np.float32)], None, ValueError, "float32 in sequences.1. and float64 in sequences.0."),
         ([np.ones(2), np.ones(())], None, ValueError, r"sequences\[1\] must have a time axis, got a 0-d array"),
-        ([[1, 2], [3]], None, TypeError, r"sequences\[0\] must be a NumPy or JAX array, got list"),
+        ([[1, 2], [3]], None, TypeError, r"sequences\[0\] must be a JAX or NumPy array, got list"),
         (
             [np.ones(2), np.ones(5)],
             4,
             ValueError,
             r"length must be at least the longest sequence's, 5 .*\[1\].*, got 4",
         ),
-        ([np.ones(2)], True, TypeError, "length must be an integer or None, got True"),
+        ([np.ones(2)], True, TypeError, "length must be an integer, got True"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_errors_name_what_came(sequences, length, error, message):
     with pytest.raises(error, match=message):
         pad(sequences, length)
@@ -91,7 +92,7 @@ def test_on_the_left_all_rows_end_together():
         np.testing.assert_array_equal(row[5 - n :], sequence)
         assert not row[: 5 - n].any()
     with pytest.raises(ValueError, match="side must be 'right' or 'left', got 'top'"):
-        pad(sequences, side="top")
+        pad(sequences, side="top")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -118,7 +119,7 @@ def test_unpad_closes_gaps_and_takes_pytrees_and_jax_arrays():
         (np.ones((2, 3)), np.ones((2, 4), bool), ValueError, r"axes of mask, \(2, 4\), got \(2, 3\)"),
         (np.ones((2, 3)), np.ones((2, 3)), TypeError, r"mask must be a bool array \(batch, time\), got float64"),
         (np.ones((2, 3)), np.ones(2, bool), ValueError, r"mask must be \(batch, time\), got shape \(2,\)"),
-        ([1, 2], np.ones((2, 3), bool), TypeError, "arrays must hold NumPy or JAX arrays, got int"),
+        ([1, 2], np.ones((2, 3), bool), TypeError, "arrays must be a JAX or NumPy array, got int"),
         (None, np.ones((2, 3), bool), ValueError, "arrays holds no array"),
     ],
 )
@@ -138,6 +139,6 @@ def test_at_end_is_the_last_real_sample_behind_gaps_too():
     assert np.argwhere(places).tolist() == [[0, 1], [2, 3]]
     with pytest.raises(ValueError, match=r"one row for each of mask's 3, got \(2,\)"):
         at_end(np.ones(2), mask)
-    with pytest.raises(TypeError, match="targets must be a NumPy or JAX array, got list"):
-        at_end([1, 2, 3], mask)
+    with pytest.raises(TypeError, match="targets must be a JAX or NumPy array, got list"):
+        at_end([1, 2, 3], mask)  # pyright: ignore[reportArgumentType]
     assert at_end(np.ones(2), np.ones((2, 0), bool)).mask.shape == (2, 0)

@@ -187,6 +187,7 @@ def test_windows_of_a_batch_carried_through_equal_the_whole():
     assert list(windows(SequenceBatch(inputs[:, :0], None, mask[:, :0], None, mask.any(axis=1)), 4)) == []
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_windows_reports_at_the_call():
     inputs, mask = pad(rows())
     batch = SequenceBatch(inputs, np.arange(11), mask, None, mask.any(axis=1))
@@ -195,7 +196,7 @@ def test_windows_reports_at_the_call():
     ):
         windows(batch, 4)
     with pytest.raises(TypeError, match="batch must be a SequenceBatch, got tuple"):
-        windows((inputs, mask), 4)
+        windows((inputs, mask), 4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         windows(batch, 0)
 
@@ -204,13 +205,14 @@ def test_windows_reports_at_the_call():
     ("change", "error", "message"),
     [
         ({"inputs": [np.zeros((0, 2))]}, ValueError, "inputs has no sample"),
-        ({"targets": per_sequence()}, ValueError, r"stands at its last real sample, and inputs\[1\] has none"),
+        ({"targets": per_sequence()}, ValueError, r"is placed at its last real sample, and inputs\[1\] has none"),
         ({"lookback": -1}, ValueError, "lookback must be at least 0, got -1"),
         ({"length": 0}, ValueError, "length must be at least 1, got 0"),
         ({"batch_size": None}, TypeError, "batch_size must be an integer, got None"),
         ({"shard": (0, 3)}, ValueError, "divisible by the 3 processes of shard, got 2"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments_are_named(change, error, message):
     arguments = {"inputs": rows(), "batch_size": 2, "length": 3, "seed": 0, **change}
     with pytest.raises(error, match=message):

@@ -50,11 +50,15 @@ def japanese_vowels() -> JapaneseVowels:
     Source: Kudo, Toyama, Shimbo, Japanese Vowels, UCI Machine Learning Repository, 1999,
     [doi 10.24432/C5NS47](https://doi.org/10.24432/C5NS47), CC BY 4.0.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.tasks import japanese_vowels
         >>> train, test = japanese_vowels()
         >>> train.inputs.shape, test.inputs.shape, int(train.mask.sum())
         ((270, 29, 12), (370, 29, 12), 4274)
+
+        ```
     """
     file = importlib.resources.files("sequinox.tasks") / "data" / "japanese_vowels.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:

@@ -11,7 +11,7 @@ _Part = TypeVar("_Part")
 def standardise(train: _Part, *others: _Part) -> tuple[_Part, ...]:
     """Subtracts each feature's mean and divides by its standard deviation, both over the *real* frames of `train`.
 
-    Padding would pull the mean to zero, and the other splits must not be looked at. Padded frames stay exactly
+    Padding would pull the mean to zero, and the other splits must have no part in it. Padded frames stay exactly
     zero. A feature that is constant in `train` is only centred. Sums are in float64, the result has the dtype
     given.
 
@@ -28,11 +28,15 @@ def standardise(train: _Part, *others: _Part) -> tuple[_Part, ...]:
         ValueError: a mask's shape is not that of `inputs` without features; the numbers of features differ;
             `train` has no real frame.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.tasks import japanese_vowels, standardise
         >>> train, test = standardise(*japanese_vowels())
         >>> abs(float(train.inputs[train.mask].mean())) < 1e-6
         True
+
+        ```
     """
     parts = {"train": train, **{f"others[{i}]": other for i, other in enumerate(others)}}
     for name, part in parts.items():
@@ -42,11 +46,11 @@ def standardise(train: _Part, *others: _Part) -> tuple[_Part, ...]:
         if _inputs(part).shape[-1] != features:
             raise ValueError(
                 f"standardise: all parts must have the same features, got {_inputs(part).shape[-1]} in {name} "
-                f"and {features} in train."
+                f"and {features} in train"
             )
     real = _inputs(train)[_mask(train)].astype(np.float64)
     if not len(real):
-        raise ValueError("standardise: train has no real frame.")
+        raise ValueError("standardise: train has no real frame")
     mean, deviation = real.mean(axis=0), real.std(axis=0)
     # The deviation of equal numbers may come out as their rounding instead of 0.
     scale = np.where(np.ptp(real, axis=0) == 0, 1.0, deviation)
@@ -75,15 +79,15 @@ def _replaceable(part: Any) -> bool:
 def _check(name: str, part: Any) -> None:
     if not (hasattr(part, "inputs") and hasattr(part, "mask") and _replaceable(part)):
         raise TypeError(
-            f"standardise: {name} must be a NamedTuple or dataclass with inputs and mask, got {type(part).__name__}."
+            f"standardise: {name} must be a NamedTuple or dataclass with inputs and mask, got {type(part).__name__}"
         )
     inputs, mask = _inputs(part), _mask(part)
     if inputs.dtype.kind != "f":
-        raise TypeError(f"standardise: the inputs of {name} must be floating point, got {inputs.dtype}.")
+        raise TypeError(f"standardise: the inputs of {name} must be floating point, got {inputs.dtype}")
     if mask.dtype != bool:
-        raise TypeError(f"standardise: the mask of {name} must be bool, got {mask.dtype}.")
+        raise TypeError(f"standardise: the mask of {name} must be bool, got {mask.dtype}")
     if inputs.ndim == 0 or mask.shape != inputs.shape[:-1]:
         raise ValueError(
             f"standardise: the mask of {name} must have shape {inputs.shape[:-1]} (inputs without features), "
-            f"got {mask.shape}."
+            f"got {mask.shape}"
         )

@@ -7,8 +7,8 @@ from .checkpoints._warm_start import warm_start as warm_start
 from .data._at_end import AtEnd as AtEnd, at_end as at_end
 from .data._batches import Batch as Batch, Batches as Batches, epoch_batches as epoch_batches
 from .data._buckets import Buckets as Buckets
+from .data._elements import OneSequence as OneSequence
 from .data._grain import (
-    OneSequence as OneSequence,
     grain_buckets as grain_buckets,
     grain_pack as grain_pack,
     grain_pad as grain_pad,

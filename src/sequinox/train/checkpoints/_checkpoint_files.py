@@ -75,7 +75,7 @@ def read_arrays(path: Path, leaves: dict[str, Any], described: dict[str, Leaf]) 
     arrays: Any = {}
     with collecting() as failed:
         stored: Any = ocp.checkpointables_metadata(str(path.absolute())).metadata[ARRAYS]
-        if not stored:  # damaged, and so are the arrays: Orbax would leave many reads behind
+        if not stored:  # damaged, and so are the arrays: Orbax would leave many reads unfinished
             raise OSError("their metadata are damaged")
         _check_stored(stored, wanted)
         context = ocp.Context()

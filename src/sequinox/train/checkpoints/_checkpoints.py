@@ -1,7 +1,6 @@
-"""Checkpoints: a state, where its data stood, and its configuration, whole or not at all."""
+"""Checkpoints: a state, the position of its data, and its configuration, whole or not at all."""
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,30 +12,31 @@ import numpy as np
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
+from ..._checks import size
 from ..._files import make_writable_directory
-from ..losses._total import Total
 from ._checkpoint_files import ARRAYS, MARK, is_complete, read_arrays, readable, remove, remove_incomplete
 from ._checksum import add_up, own_sums
-from ._describe import describe
 from ._form import Description, leaves_to_json, read_checkpoint, seal
+from ._json import data_state_from_json, data_state_to_json, describe_model, dictionary_to_json
 from ._leaves import compare_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
+from ._metrics import Metrics, Ranking, to_numbers
 from ._processes import check_global, gather_json, own_data_state, wait_for_all
 from ._quiet import raises_errors_of
 
 
 class Restored(NamedTuple):
-    """What `Checkpoints.restore` gives back.
+    """What `Checkpoints.restore` returns.
 
     Attributes:
         state: the PyTree, in the structure of `like`.
         step: its step.
-        data_state: what the data iterator's `get_state` gave, or None.
+        data_state: what the data iterator's `get_state` returned, or None.
         config: the configuration, or None.
         metrics: the metrics measured at this step.
         extra: whatever else was saved with it.
     """
 
-    state: Any
+    state: PyTree
     step: int
     data_state: Any
     config: dict[str, Any] | None
@@ -54,9 +54,9 @@ class Checkpoints:
     strings) comes from `like` on the way back; for a state with a `model` the model's structure is stored as well, so
     that `load_model` does without.
 
-    Each array has a checksum, and so has all that stands beside them, the checksums too. They are compared with what is
-    read: a changed byte, arrays of another step, an edited description are an `OSError`. That finds accidents; somebody
-    who changes files on purpose can write the checksums anew.
+    Each array has a checksum, and so has all that is stored beside them, the checksums included. They are compared with
+    what is read: a changed byte, arrays of another step, an edited description are an `OSError`. That finds accidents;
+    somebody who changes files on purpose can also write the checksums.
 
     `save` returns when the arrays can no longer change under it, and writes in the background; the state may be donated
     or overwritten at once. Whatever reads waits for that first, so only complete checkpoints are ever seen. What went
@@ -67,7 +67,9 @@ class Checkpoints:
 
     Use it as a context manager, or call `close`.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import tempfile
         >>> import jax.numpy as jnp
         >>> from sequinox.train import Checkpoints
@@ -77,6 +79,8 @@ class Checkpoints:
         ...     like = {"W": jnp.zeros(2, int)}
         ...     checkpoints.steps, checkpoints.restore(like).step, checkpoints.restore_best(like).step
         ([20, 30], 30, 20)
+
+        ```
     """
 
     def __init__(
@@ -104,22 +108,19 @@ class Checkpoints:
                 be written to serves as well.
 
         Raises:
-            ValueError: a wrong argument.
+            TypeError: a number is not an integer.
+            ValueError: another wrong argument.
             FileNotFoundError: `read_only`, and there is no such directory.
             OSError: the directory cannot be written to: at once, not at the first save. Or a checkpoint in it cannot be
                 read.
         """
-        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1:
-            raise ValueError(f"Checkpoints: keep_last must be an integer from 1, got {keep_last!r}.")
-        if isinstance(keep_best, bool) or not isinstance(keep_best, int) or keep_best < 1:
-            raise ValueError(f"Checkpoints: keep_best must be an integer from 1, got {keep_best!r}.")
+        keep_last, keep_best = size(keep_last, "Checkpoints", "keep_last"), size(keep_best, "Checkpoints", "keep_best")
         if best is None and keep_best != 1:
-            raise ValueError(f"Checkpoints: keep_best={keep_best} needs best, the metric to rank by.")
+            raise ValueError(f"Checkpoints: keep_best={keep_best} needs best, the metric to rank by")
         if best_mode not in ("min", "max"):
-            raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}.")
+            raise ValueError(f"Checkpoints: best_mode must be 'min' or 'max', got {best_mode!r}")
         self._directory = Path(directory).absolute()
-        self._best, self._best_mode, self._sign = best, best_mode, 1.0 if best_mode == "max" else -1.0
-        self._keep_best = keep_best
+        self._ranking = Ranking(best, best_mode, keep_best)
         self._asynchronous, self._read_only = asynchronous, read_only
         self._saving: tuple[int, Any] | None = None
         self._failure: OSError | None = None
@@ -129,11 +130,12 @@ class Checkpoints:
                 remove_incomplete(self._directory)
             wait_for_all("sequinox checkpoints opened")
         elif not self._directory.is_dir():
-            raise FileNotFoundError(f"Checkpoints: there is no directory {self._directory}.")
+            raise FileNotFoundError(f"Checkpoints: there is no directory {self._directory}")
         policies = ocp.training.preservation_policies
         keep: list[Any] = [policies.LatestN(keep_last)]
         if best is not None:
-            keep.append(policies.BestN(get_metric_fn=self._rank, n=keep_best, keep_checkpoints_without_metrics=False))
+            rank = self._ranking.rank
+            keep.append(policies.BestN(get_metric_fn=rank, n=keep_best, keep_checkpoints_without_metrics=False))
         context = ocp.Context()
         # Where directories cannot be made, Orbax's background would wait for them for minutes.
         context.asynchronous.create_directories_asynchronously = False
@@ -150,8 +152,7 @@ class Checkpoints:
     @property
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
-        self._settle()
-        return [c.step for c in self._checkpointer.checkpoints if is_complete(self._directory / str(c.step))]
+        return [c.step for c in self._complete()]
 
     @property
     def latest_step(self) -> int | None:
@@ -161,12 +162,11 @@ class Checkpoints:
     @property
     def best_step(self) -> int | None:
         """The step of the best complete checkpoint by `best`; None without `best`, or while none has that metric."""
-        steps = self.steps
-        ranked = [(self._rank(c.metrics), c.step) for c in self._checkpointer.checkpoints if c.step in steps]
+        ranked = [(self._ranking.rank(c.metrics), c.step) for c in self._complete()]
         rank, step = max(ranked, default=(-math.inf, None))
         return step if rank > -math.inf else None
 
-    def is_among_best(self, metrics: Any) -> bool:
+    def is_among_best(self, metrics: Metrics | None) -> bool:
         """Whether a checkpoint with these metrics would now be one of the best `keep_best`: one that is worth a save.
 
         Arguments:
@@ -175,13 +175,7 @@ class Checkpoints:
         Returns:
             True or False; False without `best`, and where it is missing, None or not finite.
         """
-        value = (metrics or {}).get(self._best)
-        if value is None or not math.isfinite(value):
-            return False
-        steps = self.steps
-        ranks = sorted(self._rank(c.metrics) for c in self._checkpointer.checkpoints if c.step in steps)
-        # Of equal ones the later is kept.
-        return len(ranks) < self._keep_best or self._sign * float(value) >= ranks[-self._keep_best]
+        return self._ranking.admits(metrics, [self._ranking.rank(c.metrics) for c in self._complete()])
 
     def save(
         self,
@@ -189,9 +183,9 @@ class Checkpoints:
         step: int,
         *,
         data_state: Any = None,
-        config: Any = None,
-        metrics: Any = None,
-        extra: Any = None,
+        config: Mapping[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        extra: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> None:
         """Saves in the background; when the checkpoint is complete, removes those that are no longer kept.
@@ -201,8 +195,8 @@ class Checkpoints:
         Arguments:
             state: any PyTree; all its arrays are stored under their paths.
             step: its step, above those already saved.
-            data_state: what the data iterator's `get_state` gave: JSON-able, or bytes as some of grain's
-                iterators give. Each process gives its own.
+            data_state: what the data iterator's `get_state` returned: JSON-able, or bytes as some of grain's
+                iterators give. Each process has its own.
             config: a JSON-able dictionary, enough to build `like` again.
             metrics: numbers by name, measured on this very state; of a `Total` its mean is taken. Those not finite or
                 None are left out.
@@ -211,29 +205,28 @@ class Checkpoints:
                 later.
 
         Raises:
-            TypeError: `data_state`, `config` or `extra` is not JSON-able, a metric no number, or an array in the state
-                neither of JAX nor of NumPy.
+            TypeError: `step` is no integer, `data_state`, `config` or `extra` not JSON-able, a metric no number, or an
+                array in the state neither of JAX nor of NumPy.
             ValueError: opened `read_only`, the step is not above those saved, or two leaves have one path.
-            OSError: the former save failed (a full disk); this one was not begun. Or this one failed.
+            OSError: the former save failed (a full disk); this one was not started. Or this one failed.
         """
         if self._read_only:
-            raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True.")
-        if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or step < 0:
-            raise ValueError(f"Checkpoints: step must be an integer from 0, got {step!r}.")
-        step = int(step)
+            raise ValueError(f"Checkpoints: {self._directory} was opened with read_only=True")
+        step = size(step, "Checkpoints", "step", 0)
         self.wait()
         latest = self.latest_step
         # "The last" must stay the last that was saved.
         if latest is not None and (step < latest or (step == latest and not replace)):
             raise ValueError(
-                f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}."
+                f"Checkpoints: step {step} must be above {latest}, which is already saved in {self._directory}"
             )
-        measured = _measured(metrics)
+        measured = to_numbers(metrics)
         leaves = stored_leaves(state, "state")
         check_global(leaves, "state")
-        arrays = {path: _storable(leaf) for path, leaf in leaves.items() if leaf.size}
-        own = {"data_state": to_json("data_state", _from_bytes(data_state)), "metrics": measured}
-        own |= {"config": _dictionary("config", config), "extra": _dictionary("extra", extra) or {}}
+        filled = {path: leaf for path, leaf in leaves.items() if leaf.size}
+        arrays = {path: jax.random.key_data(leaf) if is_key(leaf) else leaf for path, leaf in filled.items()}
+        own = {"data_state": data_state_to_json(data_state), "metrics": measured}
+        own |= {"config": dictionary_to_json(config, "config"), "extra": dictionary_to_json(extra, "extra") or {}}
         all_processes = gather_json({**own, "sums": own_sums(arrays)})
         first = all_processes[0]
         sums = add_up(process["sums"] for process in all_processes)
@@ -242,7 +235,7 @@ class Checkpoints:
                 "leaves": leaves_to_json(describe_leaves(leaves, sums)),
                 "model": describe_model(state),
                 "data_states": [process["data_state"] for process in all_processes],
-                "best": [self._best, self._best_mode],
+                "best": [self._ranking.metric, self._ranking.mode],
                 "config": first["config"],
                 "extra": first["extra"],
                 "metrics": first["metrics"],
@@ -284,7 +277,7 @@ class Checkpoints:
 
         Arguments:
             like: a PyTree as it was saved: freshly built, or of `jax.ShapeDtypeStruct`s (`eqx.filter_eval_shape`). It
-                gives everything that is not an array, and where arrays are placed.
+                says everything that is not an array, and where arrays are placed.
             step: which. Default: the last.
 
         Returns:
@@ -293,7 +286,7 @@ class Checkpoints:
         Raises:
             FileNotFoundError: there is no such checkpoint.
             ValueError: it does not fit `like`; or it was saved by another number of processes, each with another
-                `data_state`. Or what stands beside the arrays has not the form that it was written in.
+                `data_state`. Or what is stored beside the arrays has not the form that it was written in.
             OSError: its files are damaged: they cannot be read, or a checksum is wrong.
         """
         found, description = self._read(step)
@@ -334,11 +327,13 @@ class Checkpoints:
             FileNotFoundError: no checkpoint has that metric.
             ValueError: opened without `best`, or the checkpoint does not fit `like`.
         """
-        if self._best is None:
-            raise ValueError("Checkpoints: restore_best needs the metric: Checkpoints(..., best='eval/loss').")
+        if self._ranking.metric is None:
+            raise ValueError("Checkpoints: restore_best needs the metric: Checkpoints(..., best='eval/loss')")
         step = self.best_step
         if step is None:
-            raise FileNotFoundError(f"Checkpoints: no checkpoint in {self._directory} has the metric {self._best!r}.")
+            raise FileNotFoundError(
+                f"Checkpoints: no checkpoint in {self._directory} has the metric {self._ranking.metric!r}"
+            )
         return self.restore(like, step)
 
     def close(self) -> None:
@@ -357,15 +352,6 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read_description(self, step: int | None = None) -> tuple[int, dict[str, Any], dict[str, float]]:
-        """A checkpoint's step, what was written about its model, and its metrics. For `fit`."""
-        step, description = self.describe_step(step)
-        model = None
-        if description.model is not None:
-            structure, undescribed = description.model
-            model = {"structure": structure} if undescribed is None else {"undescribed": undescribed}
-        return step, {"model": model}, description.metrics
-
     def describe_step(self, step: int | None = None) -> tuple[int, Description]:
         """A checkpoint's step, and what was written about it. For this package."""
         steps = self.steps
@@ -373,7 +359,7 @@ class Checkpoints:
             step = steps[-1]
         if step is None or step not in steps:
             wanted = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-            raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}.")
+            raise FileNotFoundError(f"Checkpoints: there is {wanted} in {self._directory}; steps there: {steps}")
         where = f"Checkpoints: the description of {self._directory / str(step)}"
         with readable(self._directory / str(step)):
             metadata = self._checkpointer.checkpointables_metadata(step)
@@ -382,7 +368,12 @@ class Checkpoints:
     def _read(self, step: int | None) -> tuple[Restored, Description]:
         step, it = self.describe_step(step)
         data_state = own_data_state(it.data_states, str(self._directory / str(step)))
-        return Restored(None, step, _to_bytes(data_state), it.config, it.metrics, it.extra), it
+        return Restored(None, step, data_state_from_json(data_state), it.config, it.metrics, it.extra), it
+
+    def _complete(self) -> list[Any]:
+        """What Orbax knows of each complete checkpoint, ascending."""
+        self._settle()
+        return [c for c in self._checkpointer.checkpoints if is_complete(self._directory / str(c.step))]
 
     def _settle(self) -> None:
         """Waits for the background, and keeps what went wrong there for `wait`."""
@@ -401,65 +392,5 @@ class Checkpoints:
             self._checkpointer.wait()  # raises the same error once more
         if jax.process_index() == 0:  # on a full disk the space is wanted back
             remove(self._directory.glob(f"{step}.orbax-checkpoint-tmp*"))
-        self._checkpointer.reload()  # as Orbax has struck off those that would have been removed
+        self._checkpointer.reload()  # as Orbax no longer lists those that would have been removed
         return OSError(f"Checkpoints: saving {self._directory / str(step)} failed: {error}")
-
-    def _rank(self, metrics: Any) -> float:
-        value: Any = metrics.get(self._best) if isinstance(metrics, dict) and self._best is not None else None
-        return self._sign * value if type(value) in (int, float) else -math.inf
-
-
-def _measured(metrics: Any) -> dict[str, float]:
-    """Metrics as numbers; those not finite left out."""
-    if metrics is not None and not isinstance(metrics, Mapping):
-        raise TypeError(f"Checkpoints: metrics must be a dictionary of numbers by name, got {type(metrics).__name__}.")
-    found = {}
-    for name, value in (metrics or {}).items():
-        number: Any = value.mean if isinstance(value, Total) else value
-        try:
-            wrong = not isinstance(name, str) or isinstance(number, str | bytes) or np.ndim(number) != 0
-            measured = math.nan if number is None else float(number)
-        except (TypeError, ValueError):
-            wrong, measured = True, math.nan
-        if wrong:
-            raise TypeError(f"Checkpoints: metrics[{name!r}] must be a number or a Total, got {value!r:.200}.")
-        if math.isfinite(measured):
-            found[name] = measured
-    return found
-
-
-def _dictionary(name: str, value: Any) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a dictionary, got {type(value).__name__}.")
-    return to_json(name, value)
-
-
-def to_json(name: str, value: Any) -> Any:
-    """`value` as it comes back from JSON (tuples as lists), so that what is saved compares equal to what is loaded."""
-    try:
-        return json.loads(json.dumps(value))
-    except (RecursionError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be JSON-able: {error}.") from None
-
-
-def describe_model(state: Any) -> dict[str, Any] | None:
-    """The structure of a state's model, or why it cannot be written down; None for a state without a model."""
-    if not hasattr(state, "model"):
-        return None
-    try:
-        return {"structure": describe(state.model)}
-    except ValueError as error:  # the run goes on; `load_model` will say it
-        return {"undescribed": str(error)}
-
-
-def _storable(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if is_key(leaf) else leaf
-
-
-def _from_bytes(data_state: Any) -> Any:
-    return {"latin-1": data_state.decode("latin-1")} if isinstance(data_state, bytes) else data_state
-
-
-def _to_bytes(data_state: Any) -> Any:
-    is_bytes = isinstance(data_state, dict) and data_state.keys() == {"latin-1"}
-    return data_state["latin-1"].encode("latin-1") if is_bytes else data_state

@@ -1,4 +1,4 @@
-"""Checksums: of arrays, each process adding up its own parts, and of what is described beside them.
+"""Checksums: of arrays, each process adding up its own parts, and of the descriptions beside them.
 
 The sum of an array is linear in its numbers, taken as unsigned integers, modulo 2^64: each is multiplied by one odd
 pseudo-random weight for its place along every axis. So the parts of an array may lie anywhere, and be cut otherwise
@@ -39,7 +39,7 @@ def add_up(sums: Iterable[dict[str, int]]) -> dict[str, str]:
 
 
 def array_sum(part: np.ndarray, start: tuple[int, ...] = ()) -> int:
-    """The sum of a part of an array that begins at `start`; by default of all of it."""
+    """The sum of a part of an array that starts at `start`; by default of all of it."""
     words = _as_words(part)
     for axis in reversed(range(words.ndim)):
         words = _contract(words, axis, start[axis] if axis < len(start) else 0)
@@ -50,7 +50,7 @@ def _own_parts(leaf: Any) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
     if isinstance(leaf, jax.Array):
         for shard in leaf.addressable_shards:
             if shard.replica_id == 0:
-                # Of the shard's own array: the whole one would keep what it gave, and its buffer could not be donated.
+                # Of the shard's own array: the whole one would keep its copy, and its buffer could not be donated.
                 yield np.asarray(shard.data), tuple(part.start or 0 for part in shard.index)
     elif jax.process_index() == 0:
         yield np.asarray(leaf), ()

@@ -194,7 +194,7 @@ def _in_range(name: str, value: Any, kind: Any) -> bool:
 
 
 def _axes(kind: Any) -> list[str] | None:
-    """The last axes of an array with an annotation of jaxtyping, after any that stand for several."""
+    """The last axes of an array with an annotation of jaxtyping, after any that are for several."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         found = [_axes(one) for one in typing.get_args(kind) if one is not types.NoneType]
         return found[0] if len(found) == 1 else None
@@ -208,7 +208,7 @@ def _axes(kind: Any) -> list[str] | None:
 
 
 def _size(axis: str, values: dict[str, Any]) -> int | None:
-    """What an axis must be by the fields; None if they do not tell."""
+    """What an axis must be by the fields; None if they do not say."""
     factors = [int(name) if name.isdecimal() else values.get(name) for name in axis.split("*")]
     return math.prod(f for f in factors if f is not None) if all(map(_is_size, factors)) else None
 

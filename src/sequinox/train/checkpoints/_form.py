@@ -1,4 +1,4 @@
-"""The one form that descriptions have: what is written beside arrays, and read from there, checked field by field."""
+"""The one form that descriptions have: what is stored beside arrays, and read from there, checked field by field."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ class Leaf(NamedTuple):
 
 
 class ModelDescription(NamedTuple):
-    """A model: its structure as `describe` gives it, or why there is none."""
+    """A model: its structure as `describe` returns it, or why there is none."""
 
     structure: Any
     undescribed: str | None
@@ -85,14 +85,14 @@ def read_file(raw: Any, where: str) -> tuple[dict[str, Leaf], ModelDescription]:
 
 def _open(raw: Any, where: str) -> dict[str, Any]:
     if not isinstance(raw, dict) or not isinstance(raw.get(_CHECKSUM), str):
-        raise ValueError(f"{where} is damaged, or not of sequinox: it has no checksum.")
+        raise ValueError(f"{where} is damaged, or not of sequinox: it has no checksum")
     content = {key: value for key, value in raw.items() if key != _CHECKSUM}
     try:
         expected = describe_sum(content)
     except RecursionError:
-        raise ValueError(f"{where} is damaged: it is nested too deeply.") from None
+        raise ValueError(f"{where} is damaged: it is nested too deeply") from None
     if raw[_CHECKSUM] != expected:
-        raise OSError(f"{where} is damaged: its checksum is wrong.")
+        raise OSError(f"{where} is damaged: its checksum is wrong")
     return content
 
 
@@ -105,7 +105,7 @@ class _Content:
     def get(self, name: str, kind: type | None = None) -> Any:
         """A value by its name; `kind`: one of `_KINDS` that it must be."""
         if name not in self.content:
-            raise ValueError(f"{self.where} is damaged: it has no {name!r}.")
+            raise ValueError(f"{self.where} is damaged: it has no {name!r}")
         if kind is not None and not isinstance(self.content[name], kind):
             raise self.wrong(name, _KINDS[kind])
         return self.content[name]
@@ -118,7 +118,7 @@ class _Content:
             came = f"{self.content[name]!r:.100}"
         except RecursionError:
             came = "what is nested too deeply"
-        return ValueError(f"{self.where} is damaged: {name!r} must be {what}, got {came}.")
+        return ValueError(f"{self.where} is damaged: {name!r} must be {what}, got {came}")
 
 
 _KINDS = {dict: "a dictionary", list: "a list", str: "a text"}

@@ -31,11 +31,9 @@ def stored_leaves(tree: PyTree, name: str) -> dict[str, Any]:
             _check_not_foreign(leaf, f"{name}: {where}")
             continue
         if where in leaves:
-            raise ValueError(f"{name}: two leaves have the path {where}.")
+            raise ValueError(f"{name}: two leaves have the path {where}")
         if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSUMm":
-            raise TypeError(
-                f"{name}: {where} is an array of dtype {leaf.dtype}, which is not stored: only numbers are."
-            )
+            raise TypeError(f"{name}: {where} is an array of dtype {leaf.dtype}, which is not stored: only numbers are")
         leaves[where] = np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
     return leaves
 
@@ -69,7 +67,7 @@ def abstract_leaves(leaves: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill_leaves(like: PyTree, arrays: dict[str, Any]) -> PyTree:
-    """`like` with each array replaced by the one of its path; those without elements are made anew, or copied."""
+    """`like` with each array replaced by the one of its path; those without elements are made again, or copied."""
 
     def fill(path: Any, leaf: Any) -> Any:
         if not _is_stored(leaf):
@@ -95,7 +93,7 @@ def _check_not_foreign(leaf: Any, where: str) -> None:
     """Refuses an array that would be left out, as it is none of JAX or NumPy."""
     if not isinstance(leaf, type) and (hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")):
         kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-        raise TypeError(f"{where} is a {kind}, which is not stored: only arrays of JAX and NumPy are. Convert it.")
+        raise TypeError(f"{where} is a {kind}, which is not stored: only arrays of JAX and NumPy are. Convert it")
 
 
 def key_data(leaf: Any) -> jax.ShapeDtypeStruct:

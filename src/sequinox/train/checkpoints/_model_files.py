@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -21,24 +22,40 @@ from ._stored_model import find_model, public_name
 # How often a checkpoint may be removed while it is read.
 _TRIES = 20
 
+_Model = TypeVar("_Model")
 
+
+@overload
+def load_model(
+    path: str | os.PathLike[str], *, step: int | None = None, best: bool = False, averaged: bool = False, like: _Model
+) -> _Model: ...
+@overload
 def load_model(
     path: str | os.PathLike[str],
     *,
     step: int | None = None,
     best: bool = False,
     averaged: bool = False,
-    trust: Any = (),
+    trust: Sequence[str] = (),
+    like: None = None,
+) -> Any: ...
+def load_model(
+    path: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    best: bool = False,
+    averaged: bool = False,
+    trust: Sequence[str] = (),
     like: PyTree = None,
 ) -> Any:
     """The model of a run or of a file, rebuilt from its description: no script, no pickle.
 
     What a model may be made of is a fixed list: the layers of sequinox and of `equinox.nn`, functions of numbers of
-    `jax.nn`, `jax.numpy` and `jax.lax`, and partials of these. Another name is an error that tells it, before anything
+    `jax.nn`, `jax.numpy` and `jax.lax`, and partials of these. Another name is an error that shows it, before anything
     is imported; `trust` allows it. Fields are compared with their annotations and with what the constructors of the
     fixed list make of them on shapes alone, sizes with the arrays, and the arrays with their checksums.
 
-    The run may go on meanwhile: where a checkpoint is removed while it is read, the newer one is taken.
+    The run may continue meanwhile: where a checkpoint is removed while it is read, the newer one is taken.
 
     Arguments:
         path: the `out_dir` of a run, a directory of `Checkpoints`, or a `.safetensors` file of `save_model`.
@@ -62,7 +79,9 @@ def load_model(
         OSError: the files are damaged: they cannot be read, or a checksum is wrong.
         ImportError: for a file, without the package safetensors, which the extra `sequinox[interop]` brings.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import tempfile, jax, sequinox as sqx
         >>> from sequinox.train import Checkpoints, load_model, init_train_state
         >>> import optax
@@ -72,8 +91,10 @@ def load_model(
         ...         checkpoints.save(state, 1)
         ...     type(load_model(directory)).__name__
         'GRU'
+
+        ```
     """
-    for _ in range(_TRIES):  # a run that goes on removes old checkpoints, also while they are read
+    for _ in range(_TRIES):  # a run that continues removes old checkpoints, also while they are read
         seen = _latest(Path(path))
         try:
             return _load(Path(path), step, best, averaged, trust, like)
@@ -89,16 +110,16 @@ def _latest(path: Path) -> list[str]:
     return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
 
 
-def _load(path: Path, step: int | None, best: bool, averaged: bool, trust: Any, like: PyTree) -> Any:
+def _load(path: Path, step: int | None, best: bool, averaged: bool, trust: Sequence[str], like: PyTree) -> Any:
     if not isinstance(trust, tuple | list) or not all(isinstance(name, str) for name in trust):
-        raise ValueError(f"load_model: trust must be a tuple of names of packages, got {trust!r}.")
+        raise ValueError(f"load_model: trust must be a tuple of names of packages, got {trust!r}")
     stored = find_model(path, step, best, "load_model", averaged=averaged)
     model = like
     if model is None:
         if stored.description.undescribed is not None:
             raise ValueError(
                 f"load_model: the model of {stored.where} cannot be rebuilt: {stored.description.undescribed}. "
-                "Build one of the same structure and pass it: load_model(path, like=model)."
+                "Build one of the same structure and pass it: load_model(path, like=model)"
             )
         model = rebuild(stored.description.structure, _blank, tuple(trust), f"load_model: {stored.where}")
     leaves = stored_leaves(model, "like")
@@ -112,7 +133,7 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
     """Writes a model to one `.safetensors` file: its arrays by their paths, its description in the header.
 
     `load_model` reads it; so does every other reader of such files, which finds the weights under the names of
-    `sequinox.parameters` (`layers[0].W_z`). Each array's checksum stands in the header, so that what other programs
+    `sequinox.parameters` (`layers[0].W_z`). Each array's checksum is in the header, so that what other programs
     change is noticed. A kill leaves the old file or the new.
 
     Arguments:
@@ -125,14 +146,17 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
             annotation, with its path.
         ImportError: without the package safetensors, which the extra `sequinox[interop]` brings.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import tempfile, jax, sequinox as sqx
-        >>> from sequinox.train import load_model, save_model
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     save_model(sqx.GRU(3, 4, jax.random.key(0)), f"{directory}/gru.safetensors")
-        ...     model = load_model(f"{directory}/gru.safetensors")
+        ...     sqx.train.save_model(sqx.GRU(3, 4, jax.random.key(0)), f"{directory}/gru.safetensors")
+        ...     model = sqx.train.load_model(f"{directory}/gru.safetensors")
         >>> model.n_hidden
         4
+
+        ```
     """
     if isinstance(model, (str, os.PathLike)):
         raise TypeError(f"save_model: give the model first, then the path: save_model(model, {os.fspath(model)!r})")
@@ -140,14 +164,14 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
         structure = describe(model)
         check_by_constructors(model)
     except ValueError as error:
-        raise ValueError(f"save_model: {error}.") from None
+        raise ValueError(f"save_model: {error}") from None
     arrays, sums = {}, {}
     leaves = stored_leaves(model, "save_model: model")
     for path_in, leaf in leaves.items():
         array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
         if not _safetensors.holds(array.dtype):
             raise ValueError(
-                f"save_model: {public_name(path_in)} has dtype {array.dtype}, which a .safetensors file cannot hold."
+                f"save_model: {public_name(path_in)} has dtype {array.dtype}, which a .safetensors file cannot hold"
             )
         arrays[public_name(path_in)] = np.ascontiguousarray(array).reshape(array.shape)
         if array.size:
@@ -158,7 +182,7 @@ def save_model(model: PyTree, path: str | os.PathLike[str]) -> None:
 
 
 def _blank(kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """What stands for an array until it is read."""
+    """What takes an array's place until it is read."""
     if kind == "numpy":
         return np.broadcast_to(np.zeros((), dtype), shape)
     if kind == "key":
@@ -171,6 +195,6 @@ def _blank(kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(
             f"load_model: the model has an array of {dtype}, which needs JAX's 64-bit mode: "
-            'jax.config.update("jax_enable_x64", True).'
+            'jax.config.update("jax_enable_x64", True)'
         )
     return jax.ShapeDtypeStruct(shape, dtype)

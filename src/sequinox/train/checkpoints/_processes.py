@@ -14,14 +14,14 @@ def gather_json(value: Any) -> list[Any]:
         return [value]
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = np.ravel(multihost_utils.process_allgather(np.array([content.size], np.int32)))
-    padded = np.zeros(lengths.max(), np.uint8)  # all must give equally much
+    padded = np.zeros(lengths.max(), np.uint8)  # all must send equally much
     padded[: content.size] = content
     rows = np.asarray(multihost_utils.process_allgather(padded))
     return [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
 
 def wait_for_all(name: str) -> None:
-    """Goes on when every process has come here."""
+    """Returns when every process has come here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
@@ -37,9 +37,9 @@ def own_data_state(stored: list[Any], where: str) -> Any:
     if all(state == stored[0] for state in stored):
         return stored[0]
     raise ValueError(
-        f"Checkpoints: {where} was saved by {len(stored)} processes whose data stood at different places, so "
-        f"{jax.process_count()} cannot go on from there: use as many processes, or data whose state is one for all. "
-        "(load_model reads the model alone.)"
+        f"Checkpoints: {where} was saved by {len(stored)} processes whose data were at different places, so "
+        f"{jax.process_count()} cannot continue from there: use as many processes, or data whose state is one for all "
+        "(load_model reads the model alone)"
     )
 
 

@@ -51,7 +51,7 @@ def raises_errors_of(directory: Path) -> None:
 
 
 class _Unraisable:
-    """Drops what reads that were going on beside one that failed say to nobody, from their threads."""
+    """Drops the errors that threads print whose reads ran at the same time as one that failed."""
 
     def __init__(self, before: Any) -> None:
         self.before = before
@@ -65,9 +65,9 @@ class _Unraisable:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Exception]]:
-    """Catches what goes wrong, and collects the reads that Orbax leaves behind then, which would complain later on.
+    """Catches an exception, and collects the unfinished reads of Orbax, which would complain later.
 
-    Gives the list into which the exception is put.
+    Yields the list into which the exception is put.
     """
     failed: list[Exception] = []
     try:

@@ -23,10 +23,10 @@ def rebuild(structure: Any, array: Callable[[str, tuple[int, ...], Any], Any], t
     """A model of a described structure.
 
     Arguments:
-        structure: what `describe` gave.
+        structure: what `describe` returned.
         array: `(kind, shape, dtype) -> array`, called in no particular order; `kind` is `"array"`, `"numpy"` or
             `"key"`, and `dtype` for keys is their implementation.
-        trust: packages whose classes and functions may be named, besides those of the fixed table.
+        trust: packages whose classes and functions may be named as well as those of the fixed table.
         who: for messages.
 
     Raises:
@@ -39,14 +39,14 @@ def rebuild(structure: Any, array: Callable[[str, tuple[int, ...], Any], Any], t
             again = describe(model)
             check_by_constructors(model)
         except ValueError as error:
-            raise ValueError(f"{who}: the description of the model is wrong: {error}.") from None
+            raise ValueError(f"{who}: the description of the model is wrong: {error}") from None
         same = again == structure
     except RecursionError:
-        raise ValueError(f"{who}: the description of the model is damaged: it is nested too deeply.") from None
+        raise ValueError(f"{who}: the description of the model is damaged: it is nested too deeply") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"{who}: the description of the model is damaged: {error!r:.300}.") from error
+        raise ValueError(f"{who}: the description of the model is damaged: {error!r:.300}") from error
     if not same:
-        raise ValueError(f"{who}: what was rebuilt from the description of the model has another description.")
+        raise ValueError(f"{who}: what was rebuilt from the description of the model has another description")
     return model
 
 
@@ -92,16 +92,16 @@ class _Builder:
                 return object.__new__(self._class(name, object))
             case {"class": str(name), "fields": dict(fields)}:
                 return self._module(name, fields)
-        raise ValueError(f"{self._who}: the description of the model is damaged: {_beginning(node)}.")
+        raise ValueError(f"{self._who}: the description of the model is damaged: {_beginning(node)}")
 
     def _shape(self, shape: list[Any]) -> tuple[int, ...]:
         if not all(type(n) is int and 0 <= n < 2**63 for n in shape):
-            raise ValueError(f"{self._who}: the description of the model is damaged: a shape {_beginning(shape)}.")
+            raise ValueError(f"{self._who}: the description of the model is damaged: a shape {_beginning(shape)}")
         return tuple(shape)
 
     def _pairs(self, pairs: list[Any]) -> list[list[Any]]:
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            raise ValueError(f"{self._who}: the description of the model is damaged: {_beginning(pairs)}.")
+            raise ValueError(f"{self._who}: the description of the model is damaged: {_beginning(pairs)}")
         return pairs
 
     def _partial(self, function: Any, args: list[Any], keywords: list[list[Any]], tree: bool) -> Any:
@@ -110,9 +110,9 @@ class _Builder:
             case {"name": str(name)}:
                 built = self._function(name)
             case _:
-                raise ValueError(f"{self._who}: the model has a partial of what is no function with a name.")
+                raise ValueError(f"{self._who}: the model has a partial of what is no function with a name")
         if name in allowed_functions() and not all(map(_is_plain, [*args, *(value for _, value in keywords)])):
-            raise ValueError(f"{self._who}: the model has a partial of {name} with arguments that are no plain values.")
+            raise ValueError(f"{self._who}: the model has a partial of {name} with arguments that are no plain values")
         given = {key: self.build(value) for key, value in keywords}
         return (jtu.Partial if tree else functools.partial)(built, *map(self.build, args), **given)
 
@@ -120,13 +120,13 @@ class _Builder:
         cls = self._class(name, eqx.Module)
         unknown = sorted(fields.keys() - {field.name for field in dataclasses.fields(cls)})
         if unknown:
-            raise ValueError(f"{self._who}: {name} has no fields {unknown}, which it had when the model was saved.")
+            raise ValueError(f"{self._who}: {name} has no fields {unknown}, which it had when the model was saved")
         module = object.__new__(cls)  # no code of the class runs
         for field in dataclasses.fields(cls):
             if field.name in fields:
                 object.__setattr__(module, field.name, self.build(fields[field.name]))
             elif field.init:
-                raise ValueError(f"{self._who}: {name} has a field {field.name!r}, which the saved model lacks.")
+                raise ValueError(f"{self._who}: {name} has a field {field.name!r}, which the saved model lacks")
         return module
 
     def _class(self, name: str, base: type) -> Any:
@@ -134,7 +134,7 @@ class _Builder:
         if found is None:
             found = self._find(name)
         if not (isinstance(found, type) and issubclass(found, base)):
-            raise ValueError(f"{self._who}: {name} is not a class of the kind that the model had.")
+            raise ValueError(f"{self._who}: {name} is not a class of the kind that the model had")
         return found
 
     def _function(self, name: str) -> Any:
@@ -148,16 +148,16 @@ class _Builder:
         if root not in self._trusted:
             raise ValueError(
                 f"{self._who}: the model names {name}, which is none of the layers and functions that a model may have "
-                f"without more trust. If you trust all code of the package {root!r}: trust=({root!r},)."
+                f"without more trust. If you trust all code of the package {root!r}: trust=({root!r},)"
             )
         try:
             found = sys.modules[module] if module == "__main__" else importlib.import_module(module)
             for part in qualname.split("."):
                 found = getattr(found, part)
                 if inspect.ismodule(found) or home(found).partition(".")[0] != root:  # what it has merely imported
-                    raise ValueError(f"{self._who}: the model names {name}, which is not of the package {root!r}.")
+                    raise ValueError(f"{self._who}: the model names {name}, which is not of the package {root!r}")
         except (ImportError, AttributeError, KeyError) as error:
-            raise ValueError(f"{self._who}: the model names {name}, which cannot be found here: {error}.") from error
+            raise ValueError(f"{self._who}: the model names {name}, which cannot be found here: {error}") from error
         return found
 
 

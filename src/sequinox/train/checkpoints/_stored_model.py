@@ -17,7 +17,7 @@ from ._checksum import add_up, array_sum
 from ._form import Description, Leaf, ModelDescription, read_file
 from ._leaves import abstract_leaves, compare_leaves, describe_leaves, key_data
 
-GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model."
+GIVE = "give the out_dir of a run, a directory of Checkpoints, or a .safetensors file of save_model"
 _MODEL = ".model"  # in a state
 
 # What JAX calls the implementation of keys whose dtype has a shorter name.
@@ -31,7 +31,7 @@ class StoredModel(NamedTuple):
         where: for messages.
         description: its structure, or why there is none.
         leaves: shape, dtype and checksum of each array by its path in the model.
-        read: gives those arrays of which it is given the like, by their paths; typed keys as their data.
+        read: returns the arrays at the paths of its argument, each placed as the one there; typed keys as their data.
     """
 
     where: str
@@ -43,10 +43,10 @@ class StoredModel(NamedTuple):
 def find_model(path: Path, step: int | None, best: bool, who: str, *, averaged: bool = False) -> StoredModel:
     """The model of a file, of a run's directory or of checkpoints; `averaged`: its averaged parameters."""
     if step is not None and best:
-        raise ValueError(f"{who}: give step or best=True, not both.")
+        raise ValueError(f"{who}: give step or best=True, not both")
     if path.suffix == ".safetensors" or path.is_file():
         if step is not None or best or averaged:
-            raise ValueError(f"{who}: {path.name} holds one model; step, best and averaged are for runs.")
+            raise ValueError(f"{who}: {path.name} holds one model; step, best and averaged are for runs")
         return _in_file(path, who)
     return _in_checkpoints(path, step, best, who, averaged)
 
@@ -73,7 +73,7 @@ def _in_file(path: Path, who: str) -> StoredModel:
     try:
         raw = json.loads(metadata)
     except (RecursionError, ValueError) as error:
-        raise ValueError(f"{where} is damaged: {error}.") from error
+        raise ValueError(f"{where} is damaged: {error}") from error
     leaves, model = read_file(raw, where)
     described = {name: _stored_leaf(leaf, where) for name, leaf in leaves.items()}
     lines = compare_leaves(described, describe_leaves(arrays), "its description", "its arrays")
@@ -91,7 +91,7 @@ def _stored_leaf(leaf: Leaf, where: str) -> Leaf:
     try:
         kind = jax.random.key(0, impl=_IMPLEMENTATIONS.get(tag[1], tag[1])).dtype
     except ValueError:
-        raise ValueError(f"{where} is damaged: there are no keys of the kind {leaf.dtype!r}.") from None
+        raise ValueError(f"{where} is damaged: there are no keys of the kind {leaf.dtype!r}") from None
     data = key_data(jax.ShapeDtypeStruct(leaf.shape, kind))
     return Leaf(data.shape, str(data.dtype))
 
@@ -129,7 +129,7 @@ def _in_checkpoints(path: Path, step: int | None, best: bool, who: str, averaged
 
     averages = _averages(description.leaves) if averaged else {}
     if averaged and not averages:
-        raise ValueError(f"{who}: the optimiser of {where} kept no average of the parameters (with_average does).")
+        raise ValueError(f"{who}: the optimiser of {where} kept no average of the parameters (with_average does)")
 
     def read(like: dict[str, Any]) -> dict[str, Any]:
         wanted = {_MODEL + path: leaf for path, leaf in like.items() if path not in averages}
@@ -162,8 +162,8 @@ def _averages(leaves: dict[str, Leaf]) -> dict[str, tuple[str, Any]]:
 def _best(directory: Path, kept_by: tuple[str | None, str], who: str) -> tuple[int, Description]:
     metric, mode = kept_by
     if metric is None:
-        raise ValueError(f"{who}: the checkpoints in {directory} were kept by no metric, so none is the best.")
+        raise ValueError(f"{who}: the checkpoints in {directory} were kept by no metric, so none is the best")
     with Checkpoints(directory, best=metric, best_mode=mode, read_only=True) as checkpoints:
         if checkpoints.best_step is None:
-            raise FileNotFoundError(f"{who}: no checkpoint in {directory} has the metric {metric!r}.")
+            raise FileNotFoundError(f"{who}: no checkpoint in {directory} has the metric {metric!r}")
         return checkpoints.describe_step(checkpoints.best_step)

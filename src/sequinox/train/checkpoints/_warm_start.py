@@ -1,9 +1,9 @@
-"""A new model that begins with the weights of an old one, every array accounted for."""
+"""A new model that starts with the weights of an old one, every array accounted for."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,17 @@ from jaxtyping import PyTree
 from ._leaves import abstract_leaves, describe_leaves, fill_leaves, is_key, stored_leaves
 from ._stored_model import find_model, inner_path, public_name
 
+_Model = TypeVar("_Model")
+
 
 def warm_start(
-    model: PyTree,
-    source: Any,
+    model: _Model,
+    source: PyTree | str | os.PathLike[str],
     *,
-    fresh: Any = (),
-    unused: Any = (),
-    renamed: Any = None,
-) -> Any:
+    fresh: Sequence[str] = (),
+    unused: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> _Model:
     """A model with the arrays of another, but for what is said to be fresh.
 
     Arrays are taken by their paths (`layers[0].W_z`, as `sequinox.parameters` shows them), and each must have its
@@ -45,20 +47,23 @@ def warm_start(
         FileNotFoundError: there is no such file, directory or checkpoint.
         OSError: the files are damaged: they cannot be read, or a checksum is wrong.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, sequinox as sqx
-        >>> from sequinox.train import warm_start
         >>> old = sqx.recurrent_net(3, 4, 2, jax.random.key(0), cell="gru")
         >>> new = sqx.recurrent_net(3, 4, 7, jax.random.key(1), cell="gru")  # other classes
-        >>> new = warm_start(new, old, fresh=["layers[2]"], unused=["layers[2]"])
+        >>> new = sqx.train.warm_start(new, old, fresh=["layers[2]"], unused=["layers[2]"])
         >>> bool((new.layers[0].W_z == old.layers[0].W_z).all()), new.layers[2].W.shape
         (True, (7, 4))
+
+        ```
     """
-    fresh, unused = _parts("fresh", fresh), _parts("unused", unused)
+    fresh, unused = _parts(fresh, "fresh"), _parts(unused, "unused")
     if renamed is not None and not isinstance(renamed, Mapping):
-        raise ValueError(f"warm_start: renamed must be a dictionary of old and new paths, got {renamed!r}.")
+        raise ValueError(f"warm_start: renamed must be a dictionary of old and new paths, got {renamed!r}")
     renamed = renamed or {}
-    renames = dict(zip(_parts("renamed", list(renamed)), _parts("renamed", list(renamed.values())), strict=True))
+    renames = dict(zip(_parts(list(renamed), "renamed"), _parts(list(renamed.values()), "renamed"), strict=True))
     if isinstance(source, (str, os.PathLike)):
         stored = find_model(Path(source), None, False, "warm_start")
         described, read = stored.leaves, stored.read
@@ -99,9 +104,9 @@ def warm_start(
     return fill_leaves(model, arrays | {path: found[sources[path]] for path, leaf in kept.items() if leaf.size})
 
 
-def _parts(name: str, parts: Any) -> list[str]:
+def _parts(parts: Any, name: str) -> list[str]:
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(p, str) and p for p in parts):
-        raise ValueError(f"warm_start: {name} must be a list of paths such as 'layers[0].W', got {parts!r}.")
+        raise ValueError(f"warm_start: {name} must be a list of paths such as 'layers[0].W', got {parts!r}")
     return [inner_path(part) for part in parts]
 
 

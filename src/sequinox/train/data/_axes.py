@@ -28,10 +28,10 @@ def check_axes(who: str, axes: Any, argument: str = "axes") -> Any:
         if not isinstance(leaf, str):
             raise TypeError(
                 f"{who}: {argument}{jtu.keystr(path)} must be a string that names leading axes, got "
-                f"{type(leaf).__name__}."
+                f"{type(leaf).__name__}"
             )
         if leaf not in KINDS:
-            raise ValueError(f"{who}: {argument}{jtu.keystr(path)} must be one of {KINDS}, got {leaf!r}.")
+            raise ValueError(f"{who}: {argument}{jtu.keystr(path)} must be one of {KINDS}, got {leaf!r}")
     return axes
 
 
@@ -50,19 +50,19 @@ def kinds_of(who: str, batch: Any, axes: Any, *, time: bool, argument: str = "ax
     if time and untold:
         raise ValueError(
             f"{who}: it cannot be told which of these arrays have time: {listed(untold)}. Say it by {argument}: "
-            f'{argument}="batch time" where all have rows and time, or a tree such as {example}. (In a SequenceBatch, '
-            'targets_per="sample" or "sequence" says it of the targets.)'
+            f'{argument}="batch time" where all have rows and time, or a tree such as {example} (in a SequenceBatch, '
+            'targets_per="sample" or "sequence" says it of the targets)'
         )
     kind_of = {where: "batch" if kind == _UNTOLD else kind for where, kind in kind_of.items()}
     for where, kind in kind_of.items():
         if len(shapes[where]) < len(kind.split()):
-            raise ValueError(f"{who}: {where} must have the leading axes {kind!r}, got shape {shapes[where]}.")
+            raise ValueError(f"{who}: {where} must have the leading axes {kind!r}, got shape {shapes[where]}")
     for axis, what in (("batch", "rows, their first axis"), ("time", "samples along time")):
         having = {where: kind.split().index(axis) for where, kind in kind_of.items() if axis in kind.split()}
         if len({shapes[where][i] for where, i in having.items()}) > 1:
             raise ValueError(
                 f"{who}: all of these must have the same number of {what}: {listed(having)}. Where one has no such "
-                f"axis, say so by {argument}, such as {example}."
+                f"axis, say so by {argument}, such as {example}"
             )
     return jtu.tree_unflatten(tree, list(kind_of.values()))
 
@@ -99,7 +99,7 @@ def _say(who: str, node: Any, axes: Any, own: list[str], path: str, argument: st
             )
             raise ValueError(
                 f"{who}: {argument} must be a prefix of the batch's tree; {argument}{path} is a "
-                f"{describe(axes, ours)} where batch{path} is a {describe(node, theirs)}."
+                f"{describe(axes, ours)} where batch{path} is a {describe(node, theirs)}"
             )
         left = iter(own)
         for key, part in theirs.items():

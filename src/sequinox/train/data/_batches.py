@@ -8,9 +8,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._arguments import check_integer
-from ._order import EpochSource, check_shard, epoch_order, shard_rows
-from ._sequences import check_array
+from ..._checks import size
+from ._order import EpochSource, epoch_order, shard_rows
+from ._sequences import on_host
 
 
 class Batch(NamedTuple):
@@ -25,27 +25,32 @@ class Batch(NamedTuple):
         real: `(batch_size,)` bool, False on filler.
     """
 
-    data: Any
-    real: Any
+    data: PyTree
+    real: PyTree
 
 
 class Batches(EpochSource):
     """Endless shuffled batches over epochs, in grain's iterator protocol.
 
     The order is a pure function of `(seed, epoch)`, so a position is two numbers and restoring it is exact
-    anywhere, also at an epoch's end.
+    anywhere, an epoch's end included.
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import Batches
-        >>> batches = Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
+        >>> batches = sqx.train.Batches({"x": np.arange(5)}, 2, seed=0, shuffle=False)
         >>> [next(batches).data["x"].tolist() for _ in range(4)]
         [[0, 1], [2, 3], [4, 0], [0, 1]]
         >>> batches.get_state()["epoch"], batches.get_state()["position"]
         (1, 1)
+
+        ```
     """
 
-    def __init__(self, arrays: PyTree, batch_size: int, *, seed: int, shuffle: bool = True, shard: Any = (0, 1)):
+    def __init__(
+        self, arrays: PyTree, batch_size: int, *, seed: int, shuffle: bool = True, shard: tuple[int, int] = (0, 1)
+    ):
         """Takes the arrays as they are, without a copy.
 
         Arguments:
@@ -61,10 +66,10 @@ class Batches(EpochSource):
             ValueError: no arrays, no rows, different leading axes; `batch_size < 1`, or not divisible by the number of
                 processes; `seed < 0`.
         """
-        self._arrays, self._n_rows = _check_arrays("Batches", arrays)
-        self._batch_size = check_integer("Batches", "batch_size", batch_size, 1)
+        self._arrays, self._n_rows = _check_arrays(arrays, "Batches")
+        self._batch_size = size(batch_size, "Batches", "batch_size")
         super().__init__(seed, shuffle)
-        self._part = shard_rows("Batches", self._batch_size, check_shard("Batches", shard))
+        self._part = shard_rows(self._batch_size, shard, "Batches")
 
     def _plan(self, epoch: int) -> np.ndarray:
         return epoch_order(self._n_rows, self._seed, epoch, self._shuffle)
@@ -98,41 +103,43 @@ def epoch_batches(arrays: PyTree, batch_size: int) -> Iterator[Batch]:
         TypeError: as `Batches`.
         ValueError: as `Batches`.
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import epoch_batches
-        >>> [batch.real.tolist() for batch in epoch_batches(np.arange(3), 2)]
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
+        >>> [batch.real.tolist() for batch in sqx.train.epoch_batches(np.arange(3), 2)]
         [[True, True], [True, False]]
+
+        ```
     """
-    checked, n_rows = _check_arrays("epoch_batches", arrays)
-    size = check_integer("epoch_batches", "batch_size", batch_size, 1)
+    checked, n_rows = _check_arrays(arrays, "epoch_batches")
+    n = size(batch_size, "epoch_batches", "batch_size")
     rows = np.arange(n_rows)
-    return (_take(checked, rows[start : start + size], size) for start in range(0, n_rows, size))
+    return (_take(checked, rows[start : start + n], n) for start in range(0, n_rows, n))
 
 
-def _check_arrays(name: str, arrays: PyTree) -> tuple[PyTree, int]:
+def _check_arrays(arrays: PyTree, who: str) -> tuple[PyTree, int]:
     leaves = jtu.tree_leaves_with_path(arrays)
     if not leaves:
-        raise ValueError(f"{name}: arrays holds no array.")
+        raise ValueError(f"{who}: arrays holds no array")
     rows: dict[str, int] = {}
     for path, leaf in leaves:
         where = f"arrays{jtu.keystr(path)}"
-        check_array(name, where, leaf)
-        if leaf.ndim == 0:
-            raise ValueError(f"{name}: {where} must have a leading axis of rows, got a 0-d array.")
+        if on_host(leaf, who, where).ndim == 0:
+            raise ValueError(f"{who}: {where} must have a leading axis of rows, got a 0-d array")
         rows[where] = leaf.shape[0]
     if len(set(rows.values())) > 1:
-        raise ValueError(f"{name}: all arrays must have the same number of rows, got {rows}.")
+        raise ValueError(f"{who}: all arrays must have the same number of rows, got {rows}")
     n_rows = next(iter(rows.values()))
     if n_rows == 0:
-        raise ValueError(f"{name}: arrays has no rows.")
+        raise ValueError(f"{who}: arrays has no rows")
     return jax.tree.map(np.asarray, arrays), n_rows
 
 
-def _take(arrays: PyTree, rows: np.ndarray, size: int) -> Batch:
+def _take(arrays: PyTree, rows: np.ndarray, n: int) -> Batch:
     def take(array: np.ndarray) -> np.ndarray:
-        out = np.zeros((size, *array.shape[1:]), array.dtype)
+        out = np.zeros((n, *array.shape[1:]), array.dtype)
         out[: len(rows)] = array[rows]
         return out
 
-    return Batch(jax.tree.map(take, arrays), np.arange(size) < len(rows))
+    return Batch(jax.tree.map(take, arrays), np.arange(n) < len(rows))

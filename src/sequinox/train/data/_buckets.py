@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._arguments import check_integer
+from ..._checks import size
 from ._layout import Layout, whole_pieces
-from ._order import EpochSource, check_shard, epoch_order, shard_rows
+from ._order import EpochSource, epoch_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged, each
+from ._sequences import Masks, Ragged, Sequences, Static, Targets, each
 
 # Lengths among which the boundaries are chosen; of more, this many quantiles. The table has its square of entries.
 _MOST_CANDIDATES = 1024
@@ -26,30 +26,33 @@ class Buckets(EpochSource):
     It yields [`SequenceBatch`][sequinox.train.SequenceBatch], with `resets=None`. The order of rows and of batches is a
     pure function of `(seed, epoch)`, so a position is two numbers and restoring it is exact anywhere.
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import Buckets
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 8, 2, 9)]
-        >>> buckets = Buckets(rows, batch_size=3, lengths=(3, 9), seed=0)
+        >>> buckets = sqx.train.Buckets(rows, batch_size=3, lengths=(3, 9), seed=0)
         >>> buckets.shapes, buckets.steps_per_epoch, f"{buckets.efficiency:.2f}"
         (((3, 3), (3, 9)), 2, '0.92')
+
+        ```
     """
 
     def __init__(
         self,
-        inputs: Any,
-        targets: Any = None,
+        inputs: Sequences,
+        targets: Targets = None,
         *,
-        mask: Any = None,
-        static: Any = None,
-        seed: Any,
-        batch_size: Any = None,
-        batch_samples: Any = None,
-        multiple_of: Any = 1,
-        lengths: Any = None,
-        n_buckets: Any = None,
+        mask: Masks = None,
+        static: Static = None,
+        seed: int,
+        batch_size: int | None = None,
+        batch_samples: int | None = None,
+        multiple_of: int = 1,
+        lengths: Sequence[int] | None = None,
+        n_buckets: int | None = None,
         shuffle: bool = True,
-        shard: Any = (0, 1),
+        shard: tuple[int, int] = (0, 1),
     ):
         """Takes the sequences as they are, without a copy; only what a batch needs is read.
 
@@ -59,7 +62,7 @@ class Buckets(EpochSource):
             targets: None; an array `(n, *features)`, one target a sequence; or a list of arrays
                 `(time_i, *features)`, one target a sample.
             mask: a list of bool arrays `(time_i,)` beside the inputs, False in gaps; memory-mapped ones are read as the
-                inputs are. What stands in a gap (NaN) becomes zeros. Default: all samples are real.
+                inputs are. What is in a gap (NaN) becomes zeros. Default: all samples are real.
             static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. A batch
                 has it one a row.
             seed: of the shuffling, a non-negative integer.
@@ -81,31 +84,30 @@ class Buckets(EpochSource):
                 and `batch_samples`; both `lengths` and `n_buckets`; a sequence longer than the largest bucket; rows not
                 divisible by the number of processes.
         """
-        self._data = Ragged("Buckets", inputs, targets, mask, static)
+        self._data = Ragged(inputs, targets, mask, static, "Buckets")
         super().__init__(seed, shuffle)
         if (batch_size is None) == (batch_samples is None):
-            raise ValueError("Buckets: exactly one of batch_size and batch_samples must be given.")
-        self._multiple = check_integer("Buckets", "multiple_of", multiple_of, 1)
+            raise ValueError("Buckets: exactly one of batch_size and batch_samples must be given")
+        self._multiple = size(multiple_of, "Buckets", "multiple_of")
         if batch_size is not None:
-            self._size = {"batch_size": check_integer("Buckets", "batch_size", batch_size, 1)}
+            self._size = {"batch_size": size(batch_size, "Buckets", "batch_size")}
             if self._multiple > 1:
-                raise ValueError("Buckets: multiple_of goes with batch_samples; choose batch_size itself.")
+                raise ValueError("Buckets: multiple_of goes with batch_samples; choose batch_size itself")
         else:
-            samples = check_integer("Buckets", "batch_samples", batch_samples, 1)
+            samples = size(batch_samples, "Buckets", "batch_samples")
             self._size = {"batch_samples": samples, "multiple_of": self._multiple}
         self._buckets = self._choose(lengths, n_buckets)
-        index = check_shard("Buckets", shard)
-        self._parts = [shard_rows("Buckets", rows, index) for rows in self._buckets.rows]
+        self._parts = [shard_rows(rows, shard, "Buckets") for rows in self._buckets.rows]
         self._bucket_of = np.searchsorted(self._buckets.lengths, self._data.lengths)
 
-    def _choose(self, lengths: Any, n_buckets: Any) -> "BucketPlan":
+    def _choose(self, lengths: Sequence[int] | None, n_buckets: int | None) -> "BucketPlan":
         if lengths is not None:
             if n_buckets is not None:
-                raise ValueError("Buckets: give lengths or n_buckets, not both.")
-            chosen = check_lengths("Buckets", lengths)
-            self._data.check_longest("Buckets", chosen[-1], "the largest bucket")
+                raise ValueError("Buckets: give lengths or n_buckets, not both")
+            chosen = check_lengths(lengths, "Buckets")
+            self._data.check_longest(chosen[-1], "the largest bucket")
             return self._lay(chosen)
-        most = 8 if n_buckets is None else check_integer("Buckets", "n_buckets", n_buckets, 1)
+        most = 8 if n_buckets is None else size(n_buckets, "Buckets", "n_buckets")
         # More buckets pad less, but leave more batches unfilled: the count is chosen by what an epoch comes to.
         return min((self._lay(each) for each in best_lengths(self._data.lengths, most)), key=lambda plan: plan.cost)
 
@@ -118,7 +120,7 @@ class Buckets(EpochSource):
             if lengths[-1] * self._multiple > self._size["batch_samples"]:
                 raise ValueError(
                     f"Buckets: batch_samples must hold {self._multiple} rows of the largest bucket, "
-                    f"{lengths[-1] * self._multiple} samples, got {self._size['batch_samples']}."
+                    f"{lengths[-1] * self._multiple} samples, got {self._size['batch_samples']}"
                 )
             budgets = rows_within(self._size["batch_samples"], lengths, self._multiple)
             rows = [
@@ -165,11 +167,11 @@ class Buckets(EpochSource):
         return {**self._data.identity(), **self._size, "lengths": list(self._buckets.lengths)}
 
 
-def check_lengths(name: str, lengths: Any) -> list[int]:
+def check_lengths(lengths: Sequence[int], who: str) -> list[int]:
     """The lengths of buckets, increasing."""
-    chosen = [check_integer(name, f"lengths[{i}]", length, 0) for i, length in enumerate(lengths)]
+    chosen = [size(length, who, f"lengths[{i}]", 0) for i, length in enumerate(lengths)]
     if not chosen or any(b <= a for a, b in itertools.pairwise(chosen)):
-        raise ValueError(f"{name}: lengths must be increasing, at least one, got {chosen}.")
+        raise ValueError(f"{who}: lengths must be increasing, at least one, got {chosen}")
     return chosen
 
 
@@ -211,18 +213,18 @@ class BucketPlan(NamedTuple):
 def pass_leftovers(lengths: Sequence[int], rows: Sequence[int], counts: np.ndarray) -> BucketPlan:
     """What each bucket does with its leftover: a batch with filler, or up into the next. The cheapest, exactly.
 
-    Going up the buckets, all that the past leaves behind is a number of rows: the best way to each is kept.
+    Going up the buckets, all that is left of the past is a number of rows: the best way to each is kept.
     """
     ways: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {0: ((0, 0), ())}
-    for bucket, (length, size, count) in enumerate(zip(lengths, rows, counts, strict=True)):
+    for bucket, (length, n_rows, count) in enumerate(zip(lengths, rows, counts, strict=True)):
         ahead: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {}
         for carried, ((samples, steps), batches) in ways.items():
-            full, rest = divmod(carried + int(count), size)
+            full, rest = divmod(carried + int(count), n_rows)
             choices = [(full + (rest > 0), 0)]
             if rest and bucket + 1 < len(lengths):
                 choices.append((full, rest))
             for n, left in choices:
-                way = (samples + n * size * length, steps + n), (*batches, n)
+                way = (samples + n * n_rows * length, steps + n), (*batches, n)
                 if left not in ahead or way < ahead[left]:
                     ahead[left] = way
         ways = ahead

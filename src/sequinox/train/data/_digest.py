@@ -25,7 +25,7 @@ def digest(arrays: Sequence[np.ndarray]) -> str:
     filled = [array for array in arrays if array.size]
     starts = np.cumsum([0, *(array.size for array in filled)])
     longest = max(_BLOCK // max(array.itemsize for array in filled), 1)
-    # Blocks of elements, wherever they stand: a memory-mapped file is read at as many places and no more.
+    # Blocks of elements, wherever they are: a memory-mapped file is read at as many places and no more.
     for place in np.linspace(0, int(starts[-1]) - 1, _BLOCKS).astype(np.int64):
         i = int(np.searchsorted(starts, place, side="right")) - 1
         first = max(min(int(place - starts[i]), filled[i].size - longest), 0)

@@ -1,4 +1,4 @@
-"""Datasets of grain behind the functions in `_grain`. Only there is this imported: grain is optional."""
+"""The datasets of grain that the functions in `_grain` make. Only there is this imported: grain is optional."""
 
 import copy
 import functools
@@ -9,9 +9,9 @@ import grain
 import numpy as np
 
 from ._buckets import padded_batch, pass_leftovers
-from ._grain import ragged
+from ._elements import ragged
 from ._layout import lay_out, pieces_of, whole_pieces
-from ._sequence_batch import SequenceBatch
+from ._sequence_batch import Per, SequenceBatch
 from ._sequences import Ragged
 
 # Restoring, elements this near are read on to, others sought: a prefetching parent reads about as many ahead each time.
@@ -44,7 +44,7 @@ class _HoldingIterator(grain.DatasetIterator):
         return {"parent": self._parent.get_state(), "n_read": self._n_read}
 
     def _reread(self, state: Any, places: Sequence[Any]) -> dict[int, _Held]:
-        """The elements held at `places`, by number; the parent then stands where `state` says."""
+        """The elements held at `places`, by number; the parent is then where `state` says."""
         found: dict[int, _Held] = {}
         here = -_NEAR - 1
         for place in sorted(places, key=lambda place: place["number"]):
@@ -64,7 +64,7 @@ class _HoldingIterator(grain.DatasetIterator):
 class BucketsDataset(grain.IterDataset):
     """See `grain_buckets`."""
 
-    def __init__(self, parent: Any, lengths: list[int], rows: list[int], parts: list[slice], per: str | None):
+    def __init__(self, parent: Any, lengths: list[int], rows: list[int], parts: list[slice], per: Per):
         super().__init__(parent)
         self._arguments = lengths, rows, parts, per
 
@@ -77,10 +77,11 @@ class BucketsDataset(grain.IterDataset):
 
 class _BucketsIterator(_HoldingIterator):
     def __init__(
-        self, parent: grain.DatasetIterator, lengths: list[int], rows: list[int], parts: list[slice], per: str | None
+        self, parent: grain.DatasetIterator, lengths: list[int], rows: list[int], parts: list[slice], per: Per
     ):
         super().__init__(parent)
-        self._lengths, self._rows, self._parts, self._per = lengths, rows, parts, per
+        self._lengths, self._rows, self._parts = lengths, rows, parts
+        self._per: Per = per
         self._waiting: list[list[_Held]] = [[] for _ in lengths]
         self._n_last = 0  # batches yielded since the stream ended
 
@@ -102,8 +103,8 @@ class _BucketsIterator(_HoldingIterator):
         return self._batch(*last[self._n_last - 1])
 
     def _bucket(self, element: Any) -> int:
-        data = ragged("grain_buckets", [element], self._per)
-        data.check_longest("grain_buckets", self._lengths[-1], "the largest bucket")
+        data = ragged([element], self._per, "grain_buckets")
+        data.check_longest(self._lengths[-1], "the largest bucket")
         return int(np.searchsorted(self._lengths, data.lengths[0]))
 
     def _last_batches(self) -> list[tuple[int, list[_Held]]]:
@@ -116,7 +117,7 @@ class _BucketsIterator(_HoldingIterator):
         return batches
 
     def _batch(self, bucket: int, held: list[_Held]) -> SequenceBatch:
-        data, part = ragged("grain_buckets", [each.element for each in held], self._per), self._parts[bucket]
+        data, part = ragged([each.element for each in held], self._per, "grain_buckets"), self._parts[bucket]
         return padded_batch(data, np.arange(len(held))[part], part.stop - part.start, self._lengths[bucket])
 
     def get_state(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class _BucketsIterator(_HoldingIterator):
 class WindowsDataset(grain.IterDataset):
     """See `grain_windows`."""
 
-    def __init__(self, parent: Any, batch_size: int, length: int, per: str | None):
+    def __init__(self, parent: Any, batch_size: int, length: int, per: Per):
         super().__init__(parent)
         self._arguments = batch_size, length, per
 
@@ -147,9 +148,10 @@ class WindowsDataset(grain.IterDataset):
 
 
 class _WindowsIterator(_HoldingIterator):
-    def __init__(self, parent: grain.DatasetIterator, batch_size: int, length: int, per: str | None):
+    def __init__(self, parent: grain.DatasetIterator, batch_size: int, length: int, per: Per):
         super().__init__(parent)
-        self._batch_size, self._length, self._per = batch_size, length, per
+        self._batch_size, self._length = batch_size, length
+        self._per: Per = per
         # Each lane's unfinished sequence, and how many of its samples are through.
         self._lanes: list[tuple[_Held, int] | None] = [None] * batch_size
 
@@ -172,13 +174,13 @@ class _WindowsIterator(_HoldingIterator):
         if not pieces:
             raise StopIteration
         self._lanes = lanes
-        data = ragged("grain_windows", elements, self._per)
+        data = ragged(elements, self._per, "grain_windows")
         marked = [(*piece, *_marks(data, *piece[2:])) for piece in pieces]
         return lay_out(data, pieces_of(marked), self._batch_size, self._length)
 
     def _total(self, element: Any) -> int:
-        data = ragged("grain_windows", [element], self._per)
-        data.check_ends("grain_windows")
+        data = ragged([element], self._per, "grain_windows")
+        data.check_ends()
         return int(data.lengths[0])
 
     def get_state(self) -> dict[str, Any]:
@@ -201,9 +203,9 @@ def _marks(data: Ragged, sequence: int, start: int, stop: int) -> tuple[int, int
     return first, last
 
 
-def packed(parent: Any, length: int, batch_size: int, seed: int, n_open: int, per: str | None) -> grain.IterDataset:
+def packed(parent: Any, length: int, batch_size: int, seed: int, n_open: int, per: Per) -> grain.IterDataset:
     """See `grain_pack`."""
-    # grain says which sequences share a row; what they hold goes beside as it is, and is laid out at the end.
+    # grain says which sequences share a row; what they hold is passed along as it is, and is laid out at the end.
     rows = grain.experimental.FirstFitPackIterDataset(
         parent.map(functools.partial(_packable, length=length, per=per)),
         length_struct={"samples": length},
@@ -217,15 +219,15 @@ def packed(parent: Any, length: int, batch_size: int, seed: int, n_open: int, pe
     )
 
 
-def _packable(element: Any, length: int, per: str | None) -> dict[str, Any]:
-    data = ragged("grain_pack", [element], per)
-    data.check_longest("grain_pack", length, "length")
-    data.check_ends("grain_pack")
+def _packable(element: Any, length: int, per: Per) -> dict[str, Any]:
+    data = ragged([element], per, "grain_pack")
+    data.check_longest(length, "length")
+    data.check_ends()
     return {"samples": np.zeros(int(data.lengths[0]), bool), "element": element}
 
 
-def _packed_batch(rows: Sequence[dict[str, Any]], batch_size: int, length: int, per: str | None) -> SequenceBatch:
-    data = ragged("grain_pack", [element for row in rows for element in row["element"]], per)
+def _packed_batch(rows: Sequence[dict[str, Any]], batch_size: int, length: int, per: Per) -> SequenceBatch:
+    data = ragged([element for row in rows for element in row["element"]], per, "grain_pack")
     row_of = np.repeat(np.arange(len(rows)), [len(row["element"]) for row in rows])
     ends = np.cumsum(data.lengths)
     before = np.concatenate([[0], ends])[np.searchsorted(row_of, row_of)]  # samples in the rows before

@@ -15,11 +15,11 @@ Piece = tuple[int, int, int, int, int, int, int]
 
 
 class Pieces(NamedTuple):
-    """Pieces of sequences and where they stand, one column each: `sequence[start:stop]` at `(row, at)`.
+    """Pieces of sequences and where they are put, one column each: `sequence[start:stop]` at `(row, at)`.
 
     `begins`: the first real sample of a sequence that starts with this piece or before it, if the piece holds it, else
-    -1; there stands the reset. `ends`: its last real sample, in the same way; there its target is due. Both on real
-    samples: a masked step is ignored with all that stands on it.
+    -1; there is the reset. `ends`: its last real sample, in the same way; there its target is due. Both on real
+    samples: a masked step is ignored with all that is on it.
     """
 
     row: np.ndarray
@@ -49,7 +49,7 @@ def whole_pieces(data: Ragged, row: np.ndarray, at: np.ndarray, sequence: np.nda
 
 
 class Layout:
-    """Where the samples of some pieces stand in a rectangle of `n_rows` times `n_time` places."""
+    """Where the samples of some pieces are in a rectangle of `n_rows` times `n_time` places."""
 
     def __init__(self, pieces: Pieces, n_rows: int, n_time: int):
         if not np.all(pieces.stop > pieces.start):
@@ -68,7 +68,7 @@ class Layout:
         return out
 
     def lay_real(self, data: Ragged) -> tuple[Any, np.ndarray]:
-        """Inputs and mask: zeros where no sample stands, and in gaps whatever stands there (NaN)."""
+        """Inputs and mask: zeros where there is no sample, and in gaps whatever is there (NaN)."""
         inputs = each(self.lay, data.inputs)
         if data.masks is None:
             return inputs, self._flags(self._places)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arguments import check_integer
+from ..._checks import size
 from ._digest import digest
 
 
@@ -17,7 +17,7 @@ def epoch_order(n_rows: int, seed: int, epoch: int, shuffle: bool, stream: int =
 
 
 def rough_order(lengths: np.ndarray, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-    """Roughly from long to short: packs well as the exact order does, and mixes anew each epoch.
+    """Roughly from long to short: packs well as the exact order does, and mixes again each epoch.
 
     A length counts by a random factor between a half and one; without shuffling, as it is.
     """
@@ -28,7 +28,7 @@ def rough_order(lengths: np.ndarray, seed: int, epoch: int, shuffle: bool) -> np
 
 
 def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
-    # NumPy promises the raw stream of a bit generator for ever, but not what `permutation` makes of it.
+    # NumPy promises the raw stream of a bit generator forever, but not what `permutation` makes of it.
     entropy = [seed, epoch, stream] if stream else [seed, epoch]
     return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(n)
 
@@ -36,13 +36,13 @@ def _bits(n: int, seed: int, epoch: int, stream: int) -> np.ndarray:
 class EpochSource(abc.ABC):
     """Endless batches over epochs, in grain's iterator protocol; a base class, not public.
 
-    A subclass gives `_plan(epoch)`, a pure function of the seed, of `shuffle` and of what `_identity` holds,
+    A subclass defines `_plan(epoch)`, a pure function of the seed, of `shuffle` and of what `_identity` holds,
     `_n_steps(plan)`, `_make(plan, position)`, and `_content()`, the arrays. A position is then two numbers, and
     restoring it is exact anywhere.
     """
 
-    def __init__(self, seed: Any, shuffle: bool):
-        self._seed = check_integer(type(self).__name__, "seed", seed, 0)
+    def __init__(self, seed: int, shuffle: bool):
+        self._seed = size(seed, type(self).__name__, "seed", 0)
         self._shuffle = bool(shuffle)
         self._epoch, self._position = 0, 0
         self._in_hand: tuple[int, Any] | None = None  # the plan of an epoch; recomputed, never saved
@@ -62,7 +62,7 @@ class EpochSource(abc.ABC):
 
     @abc.abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """What plans depend on besides, JSON-able."""
+        """What else plans depend on, JSON-able."""
 
     @abc.abstractmethod
     def _content(self) -> dict[str, list[np.ndarray]]:
@@ -110,7 +110,7 @@ class EpochSource(abc.ABC):
         """
         return {"epoch": self._epoch, "position": self._position, **self._order()}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Continues where `get_state` was taken.
 
         Arguments:
@@ -120,21 +120,19 @@ class EpochSource(abc.ABC):
         Raises:
             ValueError: it is of other data or another order, or is no such state.
         """
-        name, expected = type(self).__name__, self.get_state()
+        who, expected = f"{type(self).__name__}.set_state", self.get_state()
         if not isinstance(state, dict) or state.keys() != expected.keys():
-            raise ValueError(f"{name}.set_state: state must be a dict with keys {sorted(expected)}, got {state!r}.")
+            raise ValueError(f"{who}: state must be a dict with keys {sorted(expected)}, got {state!r}")
         differing = {k: (state[k], v) for k, v in self._order().items() if state[k] != v}
         if differing:
             lines = ", ".join(_difference(k, was, now) for k, (was, now) in differing.items())
-            raise ValueError(f"{name}.set_state: the state is of another order of data ({lines}).")
+            raise ValueError(f"{who}: the state is of another order of data ({lines})")
         epoch, position = state["epoch"], state["position"]
         if not (isinstance(epoch, int) and isinstance(position, int)) or epoch < 0:
-            raise ValueError(
-                f"{name}.set_state: epoch and position must be integers from 0, got {epoch!r}, {position!r}."
-            )
+            raise ValueError(f"{who}: epoch and position must be integers from 0, got {epoch!r}, {position!r}")
         steps = self._n_steps(self._plan_of(epoch))
         if not 0 <= position < steps:
-            raise ValueError(f"{name}.set_state: position must be in [0, {steps}), got {position}.")
+            raise ValueError(f"{who}: position must be in [0, {steps}), got {position}")
         self._epoch, self._position = epoch, position
 
 
@@ -145,23 +143,16 @@ def _difference(name: str, was: Any, now: Any) -> str:
     return "content: other numbers in " + ", ".join(part for part in now if was.get(part) != now[part])
 
 
-def check_shard(name: str, shard: Any) -> tuple[int, int]:
-    """`(index, count)` with `0 <= index < count`."""
+def shard_rows(n_rows: int, shard: tuple[int, int], who: str) -> slice:
+    """The contiguous rows of a global batch that process `index` of `count` yields: `shard`, checked."""
     if not isinstance(shard, tuple) or len(shard) != 2:
-        raise TypeError(f"{name}: shard must be a pair (index, count), got {shard!r}.")
-    count = check_integer(name, "shard[1]", shard[1], 1)
-    index = check_integer(name, "shard[0]", shard[0], 0)
+        raise TypeError(f"{who}: shard must be a pair (index, count), got {shard!r}")
+    count, index = size(shard[1], who, "shard[1]"), size(shard[0], who, "shard[0]", 0)
     if index >= count:
-        raise ValueError(f"{name}: shard must be (index, count) with index < count, got {shard!r}.")
-    return index, count
-
-
-def shard_rows(name: str, n_rows: int, shard: tuple[int, int]) -> slice:
-    """The contiguous rows of a global batch that a process yields."""
-    index, count = shard
+        raise ValueError(f"{who}: shard must be (index, count) with index < count, got {shard!r}")
     if n_rows % count:
         raise ValueError(
-            f"{name}: the rows of every batch must be divisible by the {count} processes of shard, got {n_rows}."
+            f"{who}: the rows of every batch must be divisible by the {count} processes of shard, got {n_rows}"
         )
     part = n_rows // count
     return slice(index * part, (index + 1) * part)

@@ -1,16 +1,17 @@
-"""Several sequences in a row, one behind another."""
+"""Several sequences in a row, one after another."""
 
 import bisect
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from .._arguments import check_integer
+from ..._checks import size
 from ._layout import lay_out, whole_pieces
-from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
+from ._order import EpochSource, epoch_order, rough_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged
+from ._sequences import Masks, Ragged, Sequences, Static, Targets
 
 
 class Packed(NamedTuple):
@@ -28,7 +29,7 @@ class Packed(NamedTuple):
     starts: np.ndarray
     stops: np.ndarray
 
-    def unpack(self, outputs: Any) -> list[Any]:
+    def unpack(self, outputs: PyTree) -> list[Any]:
         """What a model made of each sequence, on the host. (`last` serves under `jit` as well.)
 
         Arguments:
@@ -41,13 +42,13 @@ class Packed(NamedTuple):
         Raises:
             ValueError: `outputs` does not begin with the axes of the packed rows.
         """
-        self._check("unpack", outputs)
+        self._check(outputs, "unpack")
         leaves, tree = jax.tree.flatten(outputs)
         hosts = [np.asarray(leaf) for leaf in leaves]  # on the device each length would be compiled
         places = zip(self.rows.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
         return [tree.unflatten([host[row, start:stop] for host in hosts]) for row, start, stop in places]
 
-    def last(self, outputs: Any) -> Any:
+    def last(self, outputs: PyTree) -> Any:
         """The output at each sequence's last real sample.
 
         Arguments:
@@ -60,7 +61,7 @@ class Packed(NamedTuple):
         Raises:
             ValueError: `outputs` does not begin with the axes of the packed rows.
         """
-        self._check("last", outputs)
+        self._check(outputs, "last")
         mask = np.asarray(self.batch.mask)
         real = np.where(mask, np.arange(mask.shape[1]), -1)
         before = np.maximum.accumulate(real, axis=1) if mask.shape[1] else real
@@ -79,20 +80,22 @@ class Packed(NamedTuple):
 
         return jax.tree.map(pick, outputs)
 
-    def _check(self, name: str, outputs: Any) -> None:
+    def _check(self, outputs: PyTree, name: str) -> None:
         for leaf in jax.tree.leaves(outputs):
             if leaf.shape[:2] != self.batch.mask.shape:
                 raise ValueError(
                     f"Packed.{name}: outputs must begin with the axes of the packed rows, {self.batch.mask.shape}, got "
-                    f"{leaf.shape}."
+                    f"{leaf.shape}"
                 )
 
 
-def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, static: Any = None) -> Packed:
-    """Packs sequences one behind another into rows, with a reset at each one's first real sample.
+def pack(
+    inputs: Sequences, targets: Targets = None, *, length: int, mask: Masks = None, static: Static = None
+) -> Packed:
+    """Packs sequences one after another into rows, with a reset at each one's first real sample.
 
     The longest comes first, each into the fullest row in which it still has room (best fit decreasing), so the result
-    depends on the lengths alone. A layer of this package treats what stands between two resets as a row of its own:
+    depends on the lengths alone. A layer of this package treats what is between two resets as a row of its own:
     outputs, gradients and pooled attention are those of separate rows.
 
     Arguments:
@@ -102,7 +105,7 @@ def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, sta
             target a sequence. The latter come back as [`AtEnd`][sequinox.train.AtEnd], each at its sequence's last
             real sample, with the mask of the loss.
         length: the length of the rows. At about four times the mean length few places stay empty.
-        mask: a list of bool arrays `(time_i,)`, False in gaps, which take their places in a row. What stands there
+        mask: a list of bool arrays `(time_i,)`, False in gaps, which take their places in a row. What is there
             (NaN) becomes zeros. Default: all samples are real.
         static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. As a row
             holds several sequences, it is repeated along each, `(batch, time, *features)`.
@@ -115,7 +118,9 @@ def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, sta
         ValueError: no sequences; feature shapes, dtypes or targets that do not fit; a sequence longer than `length`; a
             sequence without a real sample that has a target of its own.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import numpy as np
         >>> from sequinox.train import pack
         >>> packed = pack([np.array([1, 2]), np.array([3, 4, 5]), np.array([6])], np.array([10, 20, 30]), length=4)
@@ -125,8 +130,10 @@ def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, sta
         [[0, 0, 20, 30], [0, 10, 0, 0]]
         >>> packed.last(packed.batch.inputs).tolist()
         [2, 5, 6]
+
+        ```
     """
-    data, length = _check("pack", inputs, targets, length, mask, static)
+    data, length = _check(inputs, targets, length, mask, static, "pack")
     rows, starts = best_fit(data.lengths, np.argsort(-data.lengths, kind="stable"), length)
     stops = starts + data.lengths
     pieces = whole_pieces(data, rows, starts, np.arange(len(rows)))
@@ -135,7 +142,7 @@ def pack(inputs: Any, targets: Any = None, *, length: Any, mask: Any = None, sta
 
 
 class Packs(EpochSource):
-    """Endless shuffled batches of packed rows, packed anew each epoch.
+    """Endless shuffled batches of packed rows, packed again each epoch.
 
     All batches have one shape, so a step is compiled once, and nearly all samples are real. Every sequence comes once
     an epoch; the last batch of an epoch is filled up with masked rows. Sequences are packed roughly from long to
@@ -145,28 +152,31 @@ class Packs(EpochSource):
     [`AtEnd`][sequinox.train.AtEnd]. All is a pure function of `(seed, epoch)`, so a position is two numbers and
     restoring it is exact anywhere.
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import Packs
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.ones((n, 3), np.float32) for n in (2, 9, 3, 7, 2, 9)]
-        >>> packs = Packs(rows, np.arange(6), batch_size=2, length=12, seed=0)
+        >>> packs = sqx.train.Packs(rows, np.arange(6), batch_size=2, length=12, seed=0)
         >>> batch = next(packs)
         >>> batch.inputs.shape, batch.targets.values.shape, packs.steps_per_epoch
         ((2, 12, 3), (2, 12), 2)
+
+        ```
     """
 
     def __init__(
         self,
-        inputs: Any,
-        targets: Any = None,
+        inputs: Sequences,
+        targets: Targets = None,
         *,
-        batch_size: Any,
-        length: Any,
-        seed: Any,
-        mask: Any = None,
-        static: Any = None,
+        batch_size: int,
+        length: int,
+        seed: int,
+        mask: Masks = None,
+        static: Static = None,
         shuffle: bool = True,
-        shard: Any = (0, 1),
+        shard: tuple[int, int] = (0, 1),
     ):
         """Takes the sequences as they are, without a copy; only what a batch needs is read.
 
@@ -186,12 +196,12 @@ class Packs(EpochSource):
             TypeError: as `pack`; a number is not an integer.
             ValueError: as `pack`; `batch_size` not divisible by the number of processes; no sample at all.
         """
-        self._data, self._length = _check("Packs", inputs, targets, length, mask, static)
+        self._data, self._length = _check(inputs, targets, length, mask, static, "Packs")
         if not self._data.lengths.any():
-            raise ValueError("Packs: inputs has no sample.")
-        self._batch_size = check_integer("Packs", "batch_size", batch_size, 1)
+            raise ValueError("Packs: inputs has no sample")
+        self._batch_size = size(batch_size, "Packs", "batch_size")
         super().__init__(seed, shuffle)
-        self._part = shard_rows("Packs", self._batch_size, check_shard("Packs", shard))
+        self._part = shard_rows(self._batch_size, shard, "Packs")
 
     @property
     def efficiency(self) -> float:
@@ -232,8 +242,8 @@ def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.nd
     by_room: dict[int, list[int]] = {}  # room left -> rows with just that, the latest opened last
     rooms: list[int] = []  # the keys of by_room, sorted
     n_rows = 0
-    for sequence, size in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        i = bisect.bisect_left(rooms, size)
+    for sequence, needed in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        i = bisect.bisect_left(rooms, needed)
         if i < len(rooms):
             room = rooms[i]
             row = by_room[room].pop()
@@ -242,7 +252,7 @@ def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.nd
         else:
             room, row, n_rows = length, n_rows, n_rows + 1
         rows[sequence], starts[sequence] = row, length - room
-        left = room - size
+        left = room - needed
         if left not in by_room:
             by_room[left] = []
             bisect.insort(rooms, left)
@@ -250,9 +260,11 @@ def best_fit(lengths: np.ndarray, order: np.ndarray, length: int) -> tuple[np.nd
     return rows, starts
 
 
-def _check(name: str, inputs: Any, targets: Any, length: Any, mask: Any, static: Any) -> tuple[Ragged, int]:
-    data = Ragged(name, inputs, targets, mask, static)
-    length = check_integer(name, "length", length, 1)
-    data.check_longest(name, length, "length")
-    data.check_ends(name)
+def _check(
+    inputs: Sequences, targets: Targets, length: int, mask: Masks, static: Static, who: str
+) -> tuple[Ragged, int]:
+    data = Ragged(inputs, targets, mask, static, who)
+    length = size(length, who, "length")
+    data.check_longest(length, "length")
+    data.check_ends()
     return data, length

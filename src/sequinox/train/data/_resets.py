@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._types import ArrayLike
 
-def move_resets(resets: Any, mask: Any) -> Any:
+
+def move_resets(resets: ArrayLike, mask: ArrayLike) -> ArrayLike:
     """Each reset goes to the first real sample at or after it.
 
     A layer ignores a reset on a masked step, as it ignores all of the step. Where a sequence begins with a gap its
-    reset would be lost, and the sequence before it would go on. The sources of this package put resets on real samples;
-    this does it for flags of one's own. Where no real sample comes before the next reset, the two become one.
+    reset would be lost, and the sequence before it would continue. The sources of this package put resets on real
+    samples; this does it for your own flags. Where no real sample comes before the next reset, the two become one.
 
-    Call it on whole rows, before they are cut into windows: the first real sample may stand in the next one.
+    Call it on whole rows, before they are cut into windows: the first real sample may be in the next one.
 
     Arguments:
         resets: `(*batch, time)` bool, NumPy or JAX, also traced: True where a sequence begins.
@@ -27,20 +29,23 @@ def move_resets(resets: Any, mask: Any) -> Any:
         TypeError: one is not a bool array.
         ValueError: their shapes differ, or there is no time axis.
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import move_resets
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
         >>> resets, mask = np.array([[1, 0, 0, 1, 0]], bool), np.array([[1, 1, 0, 0, 1]], bool)
-        >>> move_resets(resets, mask).astype(int).tolist()
+        >>> sqx.train.move_resets(resets, mask).astype(int).tolist()
         [[1, 0, 0, 0, 1]]
+
+        ```
     """
-    for argument, value in {"resets": resets, "mask": mask}.items():
+    for name, value in {"resets": resets, "mask": mask}.items():
         if not isinstance(value, (np.ndarray, jax.Array)) or value.dtype != bool:
             came = getattr(value, "dtype", type(value).__name__)
-            raise TypeError(f"move_resets: {argument} must be a bool array (*batch, time), got {came}.")
+            raise TypeError(f"move_resets: {name} must be a bool array (*batch, time), got {came}")
     if resets.shape != mask.shape or not mask.ndim:
         raise ValueError(
-            f"move_resets: resets and mask must have one shape (*batch, time), got {resets.shape} and {mask.shape}."
+            f"move_resets: resets and mask must have one shape (*batch, time), got {resets.shape} and {mask.shape}"
         )
     on_host = isinstance(resets, np.ndarray) and isinstance(mask, np.ndarray)
     n = np if on_host else jnp

@@ -1,12 +1,15 @@
-"""One batch of ragged sequences, as all sources of this package give it."""
+"""One batch of ragged sequences, as all sources of this package yield it."""
 
 import dataclasses
-from typing import Any
+from typing import Literal, TypeAlias
 
 import jax
+from jaxtyping import PyTree
+
+Per: TypeAlias = Literal["sequence", "sample"] | None
+"""What targets may be one for; None where nobody says."""
 
 PER = (None, "sequence", "sample")
-"""What targets may be one for; None where nobody says."""
 
 
 @jax.tree_util.register_dataclass
@@ -14,7 +17,7 @@ PER = (None, "sequence", "sample")
 class SequenceBatch:
     """A rectangle of sequences: what goes in, what should come out, and what of it is real.
 
-    It is a PyTree: None stands where a source has nothing to say. A changed copy is made by `dataclasses.replace`.
+    It is a PyTree, with None where a source has nothing to say. A changed copy is made by `dataclasses.replace`.
 
     Attributes:
         inputs: `(batch, time, *features)`, or a PyTree of such arrays; zeros where `mask` is False.
@@ -35,14 +38,14 @@ class SequenceBatch:
         ValueError: another `targets_per`.
     """
 
-    inputs: Any
-    targets: Any
-    mask: Any
-    resets: Any
-    real: Any
-    static: Any = None
-    targets_per: Any = dataclasses.field(default=None, metadata={"static": True})
+    inputs: PyTree
+    targets: PyTree
+    mask: PyTree
+    resets: PyTree
+    real: PyTree
+    static: PyTree = None
+    targets_per: Per = dataclasses.field(default=None, metadata={"static": True})
 
     def __post_init__(self) -> None:
         if self.targets_per not in PER:
-            raise ValueError(f"SequenceBatch: targets_per must be one of {PER}, got {self.targets_per!r}.")
+            raise ValueError(f"SequenceBatch: targets_per must be one of {PER}, got {self.targets_per!r}")

@@ -1,11 +1,27 @@
 """Sequences of different lengths as they were given, checked: what the sources of ragged batches hold."""
 
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
+
+from ..._checks import check_array
+from ..._types import ArrayLike
+from ._sequence_batch import Per
+
+Sequences: TypeAlias = Sequence[ArrayLike] | Mapping[str, Sequence[ArrayLike]]
+"""Arrays `(time_i, *features)`, one a sequence; or several inputs by name."""
+
+Targets: TypeAlias = Sequence[ArrayLike] | ArrayLike | None
+"""One target a sample, an array a sequence; or one target a sequence, all in one array."""
+
+Masks: TypeAlias = Sequence[ArrayLike] | None
+"""Bool arrays `(time_i,)`, one a sequence."""
+
+Static: TypeAlias = ArrayLike | Mapping[str, ArrayLike] | None
+"""What is known of a sequence as a whole: an array with one row a sequence, or several by name."""
 
 # A mask may be a memory-mapped file: its first and last True are looked for in blocks of this many.
 _BLOCK = 4096
@@ -16,78 +32,74 @@ def each(function: Callable[[Any], Any], named: Any) -> Any:
     return {name: function(one) for name, one in named.items()} if isinstance(named, dict) else function(named)
 
 
-def check_array(name: str, where: str, value: Any) -> np.ndarray:
-    """A NumPy or JAX array on the host, not read if it is memory-mapped; of others the error says what to give."""
-    if isinstance(value, (np.ndarray, jax.Array)):
-        return np.asarray(value)
-    if callable(getattr(value, "numpy", None)):  # a tensor of PyTorch or TensorFlow
-        advice = f"give {where}.numpy()"
-    else:
-        advice = "its dtype would be a guess: give numpy.asarray(..., dtype)"
-    raise TypeError(f"{name}: {where} must be a NumPy or JAX array, got {type(value).__name__}; {advice}.")
+def on_host(value: Any, who: str, name: str) -> np.ndarray:
+    """An array on the host, checked; not read if it is memory-mapped."""
+    check_array(value, who, name)
+    return np.asarray(value)
 
 
-def check_sequences(name: str, argument: str, sequences: Any) -> list[np.ndarray]:
+def check_sequences(sequences: Any, who: str, name: str) -> list[np.ndarray]:
     """Sequences as host arrays of one dtype and feature shape. A memory-mapped array is not read."""
     arrays: list[np.ndarray] = []
     for i, sequence in enumerate(sequences):
-        array = check_array(name, f"{argument}[{i}]", sequence)
+        array = on_host(sequence, who, f"{name}[{i}]")
         if array.ndim == 0:
-            raise ValueError(f"{name}: {argument}[{i}] must have a time axis, got a 0-d array.")
+            raise ValueError(f"{who}: {name}[{i}] must have a time axis, got a 0-d array")
         arrays.append(array)
     if not arrays:
-        raise ValueError(f"{name}: {argument} is empty; at least one is needed to know the feature shape and dtype.")
+        raise ValueError(f"{who}: {name} is empty; at least one is needed to know the feature shape and dtype")
     features, dtype = arrays[0].shape[1:], arrays[0].dtype
     for i, array in enumerate(arrays):
         if array.shape[1:] != features:
             raise ValueError(
-                f"{name}: all {argument} must have one feature shape, got {array.shape[1:]} in {argument}[{i}] "
-                f"and {features} in {argument}[0]."
+                f"{who}: all {name} must have one feature shape, got {array.shape[1:]} in {name}[{i}] "
+                f"and {features} in {name}[0]"
             )
         if array.dtype != dtype:
             raise ValueError(
-                f"{name}: all {argument} must have one dtype, got {array.dtype} in {argument}[{i}] "
-                f"and {dtype} in {argument}[0]."
+                f"{who}: all {name} must have one dtype, got {array.dtype} in {name}[{i}] and {dtype} in {name}[0]"
             )
     return arrays
 
 
-def check_inputs(name: str, argument: str, inputs: Any, mask: Any) -> tuple[Any, np.ndarray, list[np.ndarray] | None]:
+def check_inputs(inputs: Any, mask: Any, who: str, name: str) -> tuple[Any, np.ndarray, list[np.ndarray] | None]:
     """A list of sequences, or several by name; their lengths; and their masks, where there are any."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         if not inputs or not all(isinstance(key, str) for key in inputs):
-            raise TypeError(f"{name}: {argument} must have names that are strings, at least one, got {list(inputs)}.")
-        checked: Any = {key: check_sequences(name, f"{argument}[{key!r}]", one) for key, one in inputs.items()}
-        first, *others = checked
-        counted = f"{argument}[{first!r}]"
+            raise TypeError(f"{who}: {name} must have names that are strings, at least one, got {list(inputs)}")
+        named = {f"{name}[{key!r}]": one for key, one in inputs.items()}
     else:
-        checked, first, others, counted = check_sequences(name, argument, inputs), None, [], argument
-    one = checked if first is None else checked[first]
-    lengths = np.array([len(array) for array in one], np.int64)
-    for key in others:
-        _check_lengths(name, f"{argument}[{key!r}]", checked[key], lengths, counted)
+        named = {name: inputs}
+    lists = {where: check_sequences(one, who, where) for where, one in named.items()}
+    (first, arrays), *others = lists.items()
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    for where, one in others:
+        _check_lengths(one, lengths, first, who, where)
+    checked = dict(zip(inputs, lists.values(), strict=True)) if isinstance(inputs, Mapping) else arrays
     if mask is None:
         return checked, lengths, None
     if isinstance(mask, (np.ndarray, jax.Array)):
-        raise TypeError(f"{name}: mask must be a list of bool arrays (time_i,), one a sequence, got one array.")
-    masks = check_sequences(name, "mask", mask)
+        raise TypeError(f"{who}: mask must be a list of bool arrays (time_i,), one a sequence, got one array")
+    masks = check_sequences(mask, who, "mask")
     if masks[0].dtype != bool or masks[0].ndim != 1:
         raise TypeError(
-            f"{name}: mask must be a list of bool arrays (time_i,), got {masks[0].dtype} of shape {masks[0].shape} in "
-            "mask[0]."
+            f"{who}: mask must be a list of bool arrays (time_i,), got {masks[0].dtype} of shape {masks[0].shape} in "
+            "mask[0]"
         )
-    _check_lengths(name, "mask", masks, lengths, counted)
+    _check_lengths(masks, lengths, first, who, "mask")
     return checked, lengths, masks
 
 
-def _check_lengths(name: str, argument: str, arrays: list[np.ndarray], lengths: np.ndarray, like: str) -> None:
+def _check_lengths(
+    arrays: list[np.ndarray], lengths: np.ndarray, like: str, who: str, name: str, hint: str = ""
+) -> None:
     if len(arrays) != len(lengths):
-        raise ValueError(f"{name}: {argument} must have one array a sequence, {len(lengths)}, got {len(arrays)}.")
+        raise ValueError(f"{who}: {name} must have one array a sequence, {len(lengths)}, got {len(arrays)}")
     for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
         if len(array) != length:
             raise ValueError(
-                f"{name}: {argument}[{i}] must have one entry for each of the {length} samples of {like}[{i}], got "
-                f"{len(array)}."
+                f"{who}: {name}[{i}] must have one entry for each of the {length} samples of {like}[{i}], got "
+                f"{len(array)}{hint}"
             )
 
 
@@ -103,38 +115,31 @@ class Ragged:
         lengths: `(n,)` int64, gaps included.
     """
 
-    def __init__(self, name: str, inputs: Any, targets: Any, mask: Any = None, static: Any = None):
+    def __init__(self, inputs: Sequences, targets: Targets, mask: Masks, static: Static, who: str):
         if isinstance(inputs, (np.ndarray, jax.Array)):
-            raise TypeError(f"{name}: inputs must be a list of arrays, one a sequence, got one array.")
-        self.inputs, self.lengths, self.masks = check_inputs(name, "inputs", inputs, mask)
-        self.static = self._check_static(name, static)
+            raise TypeError(f"{who}: inputs must be a list of arrays, one a sequence, got one array")
+        self._who = who
+        self.inputs, self.lengths, self.masks = check_inputs(inputs, mask, who, "inputs")
+        self.static = self._check_static(static)
         self.per_sample: list[np.ndarray] | None = None
         self.per_sequence: np.ndarray | None = None
         self._first: dict[tuple[int, int], int] = {}
         self._last: dict[int, int] = {}
         if isinstance(targets, (list, tuple)):
-            self.per_sample = check_sequences(name, "targets", targets)
-            if len(self.per_sample) != len(self.lengths):
-                raise ValueError(
-                    f"{name}: targets must have one array a sequence, {len(self.lengths)}, got {len(self.per_sample)}."
-                )
-            for i, (target, length) in enumerate(zip(self.per_sample, self.lengths, strict=True)):
-                if len(target) != length:
-                    raise ValueError(
-                        f"{name}: targets[{i}] must have one row for each of the {length} samples of inputs[{i}], got "
-                        f"{len(target)}. (One target a sequence is given as one array.)"
-                    )
+            self.per_sample = check_sequences(targets, who, "targets")
+            hint = "; one target a sequence is given as one array"
+            _check_lengths(self.per_sample, self.lengths, "inputs", who, "targets", hint)
         elif isinstance(targets, (np.ndarray, jax.Array)):
-            self.per_sequence = self._one_each(name, "targets", targets)
+            self.per_sequence = self._one_each(targets, "targets")
         elif targets is not None:
             hint = "; give targets.numpy()" if callable(getattr(targets, "numpy", None)) else ""
             raise TypeError(
-                f"{name}: targets must be None, an array with one row a sequence, or a list of arrays with one row a "
-                f"sample, got {type(targets).__name__}{hint}."
+                f"{who}: targets must be None, an array with one row a sequence, or a list of arrays with one row a "
+                f"sample, got {type(targets).__name__}{hint}"
             )
 
     @property
-    def targets_per(self) -> str | None:
+    def targets_per(self) -> Per:
         """What plain targets are one for."""
         if self.per_sample is not None:
             return "sample"
@@ -185,38 +190,38 @@ class Ragged:
             "static": jax.tree.leaves(self.static),
         }
 
-    def check_longest(self, name: str, length: int, limit: str) -> None:
+    def check_longest(self, length: int, limit: str) -> None:
         """No sequence may exceed `length`: a cut would be silent."""
         too_long = np.flatnonzero(self.lengths > length)
         if len(too_long):
             i = int(too_long[0])
             raise ValueError(
-                f"{name}: no sequence may be longer than {limit}, {length}, got {self.lengths[i]} samples in "
-                f"inputs[{i}]" + (f" (and {len(too_long) - 1} more)." if len(too_long) > 1 else ".")
+                f"{self._who}: no sequence may be longer than {limit}, {length}, got {self.lengths[i]} samples in "
+                f"inputs[{i}]" + (f" (and {len(too_long) - 1} more)" if len(too_long) > 1 else "")
             )
 
-    def check_ends(self, name: str) -> None:
-        """A target that stands at its sequence's last real sample needs one."""
+    def check_ends(self) -> None:
+        """A target that is placed at its sequence's last real sample needs one."""
         if self.per_sequence is None:
             return
         for i, length in enumerate(self.lengths.tolist()):
             if self.first_real(i, 0, length) < 0:
                 raise ValueError(
-                    f"{name}: one target a sequence stands at its last real sample, and inputs[{i}] has none; leave "
-                    "out such sequences, or use Buckets."
+                    f"{self._who}: one target a sequence is placed at its last real sample, and inputs[{i}] has none; "
+                    "leave out such sequences, or use Buckets"
                 )
 
-    def _check_static(self, name: str, static: Any) -> Any:
-        if isinstance(static, dict):
+    def _check_static(self, static: Static) -> Any:
+        if isinstance(static, Mapping):
             if not all(isinstance(key, str) for key in static):
-                raise TypeError(f"{name}: static must have names that are strings, got {list(static)}.")
-            return {key: self._one_each(name, f"static[{key!r}]", one) for key, one in static.items()}
-        return None if static is None else self._one_each(name, "static", static)
+                raise TypeError(f"{self._who}: static must have names that are strings, got {list(static)}")
+            return {key: self._one_each(one, f"static[{key!r}]") for key, one in static.items()}
+        return None if static is None else self._one_each(static, "static")
 
-    def _one_each(self, name: str, argument: str, value: Any) -> np.ndarray:
-        array, n = check_array(name, argument, value), len(self.lengths)
+    def _one_each(self, value: Any, name: str) -> np.ndarray:
+        array, n = on_host(value, self._who, name), len(self.lengths)
         if array.ndim == 0 or len(array) != n:
             raise ValueError(
-                f"{name}: {argument} must have one row a sequence, {n} rows, got an array of shape {array.shape}."
+                f"{self._who}: {name} must have one row a sequence, {n} rows, got an array of shape {array.shape}"
             )
         return array

@@ -1,4 +1,4 @@
-"""Windows over long streams, each going on where the last one stopped: the data of truncated BPTT."""
+"""Windows over long streams, each continuing where the last one stopped: the data of truncated BPTT."""
 
 import dataclasses
 import heapq
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._arguments import check_integer
+from ..._checks import size
 from ._axes import kinds_of, map_along, size_along
 from ._layout import Piece, lay_out, pieces_of
-from ._order import EpochSource, check_shard, epoch_order, rough_order, shard_rows
+from ._order import EpochSource, epoch_order, rough_order, shard_rows
 from ._sequence_batch import SequenceBatch
-from ._sequences import Ragged
+from ._sequences import Masks, Ragged, Sequences, Static, Targets
 
 
 class Windows(EpochSource):
@@ -22,39 +22,42 @@ class Windows(EpochSource):
     Each row of the batch is a lane. Window `t + 1` continues window `t` lane by lane, so a layer's state is carried
     from one to the next; `resets` is True at the first real sample of every sequence, also inside a window. Sequences
     begin and end anywhere. At the end of an epoch lanes that are through are filled up with masked steps; then every
-    lane begins a sequence anew.
+    lane starts with a sequence again.
 
     Only the window is read: sequences may be memory-mapped files far larger than the memory. It yields
     [`SequenceBatch`][sequinox.train.SequenceBatch]; one target a sequence comes as
     [`AtEnd`][sequinox.train.AtEnd]. All is a pure function of `(seed, epoch)`, so a position is two numbers and
     restoring it is exact anywhere (a carried state is restored with the train state).
 
-    Examples:
-        >>> import numpy as np
-        >>> from sequinox.train import Windows
+    ??? example
+
+        ```python
+        >>> import numpy as np, sequinox as sqx
         >>> rows = [np.array([1, 2, 3, 4, 5]), np.array([6, 7]), np.array([8, 9])]
-        >>> windows = Windows(rows, batch_size=2, length=3, seed=0, shuffle=False)
+        >>> windows = sqx.train.Windows(rows, batch_size=2, length=3, seed=0, shuffle=False)
         >>> for _ in range(windows.steps_per_epoch):
         ...     batch = next(windows)
         ...     print(batch.inputs.tolist(), batch.resets.astype(int).tolist())
         [[1, 2, 3], [6, 7, 8]] [[1, 0, 0], [1, 0, 1]]
         [[4, 5, 0], [9, 0, 0]] [[0, 0, 0], [0, 0, 0]]
+
+        ```
     """
 
     def __init__(
         self,
-        inputs: Any,
-        targets: Any = None,
+        inputs: Sequences,
+        targets: Targets = None,
         *,
-        batch_size: Any,
-        length: Any,
-        seed: Any,
-        mask: Any = None,
-        static: Any = None,
-        lookback: Any = 0,
+        batch_size: int,
+        length: int,
+        seed: int,
+        mask: Masks = None,
+        static: Static = None,
+        lookback: int = 0,
         cut: bool = False,
         shuffle: bool = True,
-        shard: Any = (0, 1),
+        shard: tuple[int, int] = (0, 1),
     ):
         """Takes the sequences as they are, without a copy.
 
@@ -68,15 +71,15 @@ class Windows(EpochSource):
             length: samples by which a window advances.
             seed: of the distribution over lanes and the order in them, a non-negative integer.
             mask: a list of bool arrays `(time_i,)` beside the inputs, False in gaps; memory-mapped ones are read as the
-                inputs are. What stands in a gap (NaN) becomes zeros. Default: all samples are real.
+                inputs are. What is in a gap (NaN) becomes zeros. Default: all samples are real.
             static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. As a lane
                 holds several sequences, it is repeated along each, `(batch, time, *features)`.
             lookback: samples of the past in front of every window, masked before a lane's start; time is then
                 `lookback + length`. Read them with [`look_back`][sequinox.train.look_back], which carries the state
                 rightly and counts each loss once; or, with layers that need a context instead of a state, count the
-                losses behind them alone (`outputs[:, lookback:]`). `AtEnd` targets stand only there.
+                losses after them alone (`outputs[:, lookback:]`). `AtEnd` targets are only there.
             cut: lay all sequences end to end and cut that into `batch_size` lanes of equal length, instead of keeping
-                sequences whole. A piece begins with a reset, as if it were a sequence. For one long stream, or few.
+                sequences whole. A piece starts with a reset, as if it were a sequence. For one long stream, or few.
             shuffle: another distribution and order each epoch. Default: True. Without it, sequences go to the lanes in
                 their order, each to the lane that is free first.
             shard: `(index, count)`: process `index` of `count` yields its contiguous part of the lanes.
@@ -87,16 +90,16 @@ class Windows(EpochSource):
             ValueError: no sample at all; feature shapes, dtypes or targets that do not fit; `batch_size` not divisible
                 by the number of processes; a sequence without a real sample that has a target of its own.
         """
-        self._data = Ragged("Windows", inputs, targets, mask, static)
-        self._data.check_ends("Windows")
+        self._data = Ragged(inputs, targets, mask, static, "Windows")
+        self._data.check_ends()
         if not self._data.lengths.any():
-            raise ValueError("Windows: inputs has no sample.")
-        self._batch_size = check_integer("Windows", "batch_size", batch_size, 1)
-        self._length = check_integer("Windows", "length", length, 1)
-        self._lookback = check_integer("Windows", "lookback", lookback, 0)
+            raise ValueError("Windows: inputs has no sample")
+        self._batch_size = size(batch_size, "Windows", "batch_size")
+        self._length = size(length, "Windows", "length")
+        self._lookback = size(lookback, "Windows", "lookback", 0)
         super().__init__(seed, shuffle)
         self._cut = bool(cut)
-        self._part = shard_rows("Windows", self._batch_size, check_shard("Windows", shard))
+        self._part = shard_rows(self._batch_size, shard, "Windows")
 
     @property
     def efficiency(self) -> float:
@@ -134,7 +137,7 @@ class Windows(EpochSource):
         ]
         n_rows, time = self._part.stop - self._part.start, self._lookback + self._length
         batch = lay_out(self._data, pieces_of(pieces), n_rows, time)
-        # Rows whose only samples are of the past have nothing to say any more.
+        # Rows whose only samples are of the past are filler.
         return dataclasses.replace(batch, real=batch.mask[:, self._lookback :].any(axis=1))
 
     def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
@@ -167,7 +170,7 @@ class Windows(EpochSource):
 
 
 class _Lane(NamedTuple):
-    """Pieces end to end: `sequences[i]` from its sample `starts[i]` on stands at `offsets[i]` to `offsets[i + 1]`."""
+    """Pieces end to end: `sequences[i]` from its sample `starts[i]` on is at `offsets[i]` to `offsets[i + 1]`."""
 
     sequences: np.ndarray
     starts: np.ndarray
@@ -196,7 +199,7 @@ def _cut_lanes(lengths: np.ndarray, order: np.ndarray, n_lanes: int) -> list[_La
     return lanes
 
 
-def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
+def windows(batch: SequenceBatch, length: int) -> Iterator[SequenceBatch]:
     """Cuts a batch along time into windows of one shape.
 
     The last window is filled up with masked steps, so that all have one shape. A state carried from window to window
@@ -205,7 +208,7 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
     Arguments:
         batch: a `SequenceBatch` of arrays, NumPy or JAX, whose targets have one entry a sample, and which says so
             (`targets_per="sample"`). One target a row must be given a place first: [`at_end`][sequinox.train.at_end].
-            Resets must stand on real samples: [`move_resets`][sequinox.train.move_resets].
+            Resets must be on real samples: [`move_resets`][sequinox.train.move_resets].
         length: samples of a window.
 
     Returns:
@@ -216,22 +219,26 @@ def windows(batch: Any, length: Any) -> Iterator[SequenceBatch]:
         TypeError: `batch` is not a `SequenceBatch`, or `length` is not an integer.
         ValueError: `length < 1`; a target is one a row, or it is not said; arrays differ in their first two axes.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import numpy as np
         >>> from sequinox.train import SequenceBatch, pad, windows
         >>> inputs, mask = pad([np.array([1, 2, 3, 4, 5]), np.array([6, 7])])
         >>> [w.inputs.tolist() for w in windows(SequenceBatch(inputs, None, mask, None, mask.any(axis=1)), 3)]
         [[[1, 2, 3], [6, 7, 0]], [[4, 5, 0], [0, 0, 0]]]
+
+        ```
     """
     if not isinstance(batch, SequenceBatch):
-        raise TypeError(f"windows: batch must be a SequenceBatch, got {type(batch).__name__}.")
-    length = check_integer("windows", "length", length, 1)
+        raise TypeError(f"windows: batch must be a SequenceBatch, got {type(batch).__name__}")
+    length = size(length, "windows", "length")
     kinds = kinds_of("windows", batch, None, time=True)
     if "batch" in jax.tree.leaves(kinds.targets):
-        raise ValueError("windows: targets must have one entry a sample; give one target a row its place by at_end.")
+        raise ValueError("windows: targets must have one entry a sample; give one target a row its place by at_end")
     time = size_along("time", batch, kinds)
     if time is None:
-        raise ValueError("windows: no array of the batch has time, which could be cut.")
+        raise ValueError("windows: no array of the batch has time, which could be cut")
 
     def cut(leaf: Any, start: int) -> Any:
         part = leaf[:, start : start + length]

@@ -9,7 +9,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ..._files import lock, make_writable_directory
-from ..checkpoints._checkpoints import Checkpoints, describe_model, to_json
+from ..checkpoints._checkpoints import Checkpoints
+from ..checkpoints._json import describe_model, to_json
 from ..step._state import TrainState
 from ._log import MetricsLog
 from ._stream import Stream
@@ -33,8 +34,8 @@ class Run:
     ):
         self._stream = stream
         self._best = best
-        self._config = to_json("fit: config", config or {})
-        self._settings = to_json("fit: settings", settings)
+        self._config = to_json(config or {}, "fit: config")
+        self._settings = to_json(settings, "fit: settings")
         self._saved_step: int | None = None
         self._saved_metrics: dict[str, Any] = {}
         self._checkpoints: Checkpoints | None = None
@@ -133,9 +134,9 @@ class Run:
     def _check_model(self, state: TrainState, step: int) -> None:
         """Refuses a model of the same arrays that does something else with them."""
         assert self._checkpoints is not None
-        was, now = self._checkpoints.read_description(step)[1]["model"], describe_model(state)
-        if was and now and "structure" in was and "structure" in now:
-            place = _first_difference(was["structure"], to_json("model", now["structure"]), "model")
+        was, now = self._checkpoints.describe_step(step)[1].model, describe_model(state)
+        if was and now and was.undescribed is None and "structure" in now:
+            place = _first_difference(was.structure, to_json(now["structure"], "model"), "model")
             if place is not None:
                 raise ValueError(f"fit: this is not the run that was saved:\n  {place}")
 

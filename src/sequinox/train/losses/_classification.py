@@ -4,11 +4,13 @@ A mean of means over unequal parts is wrong, so nothing here takes a mean before
 windows or shards is the sum of their `Total`s.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
+from ..._checks import number
+from ..._types import ArrayLike
 from ._loss_arguments import (
     check_weights,
     class_arguments,
@@ -22,7 +24,12 @@ from ._total import Total
 
 
 def cross_entropy(
-    logits: Any, labels: Any, mask: Any = None, *, label_smoothing: Any = 0.0, class_weights: Any = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: ArrayLike | Sequence[float] | None = None,
 ) -> Total:
     r"""Cross-entropy in nats of integer labels under `softmax(logits)`.
 
@@ -56,22 +63,27 @@ def cross_entropy(
         ValueError: `logits` without a class axis, `labels` or `mask` of another shape than `logits.shape[:-1]`,
             `label_smoothing` not in `[0, 1)`, `class_weights` of the wrong shape, negative or infinite.
 
-    Source: label smoothing: Szegedy et al., Rethinking the Inception architecture, CVPR 2016, section 7.
+    Source: [Szegedy et al. 2016](https://arxiv.org/abs/1512.00567), section 7, for label smoothing.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import cross_entropy
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
         >>> logits, labels = jnp.zeros((3, 4)), jnp.array([0, 3, -1])
         >>> mask = jnp.array([True, True, False])
-        >>> loss = cross_entropy(logits, labels, mask)
+        >>> loss = sqx.train.cross_entropy(logits, labels, mask)
         >>> f"{loss.mean:.4f}", int(loss.count)
         ('1.3863', 2)
-        >>> weighted = cross_entropy(logits, labels, mask, class_weights=jnp.array([0.5, 1.0, 1.0, 3.0]))
+        >>> weighted = sqx.train.cross_entropy(logits, labels, mask, class_weights=jnp.array([0.5, 1.0, 1.0, 3.0]))
         >>> f"{weighted.mean:.4f}", float(weighted.count)
         ('1.3863', 3.5)
+
+        ```
     """
-    logits, labels, mask = class_arguments("cross_entropy", logits, labels, mask)
-    smoothing = _check_smoothing(label_smoothing)
+    logits, labels, mask = class_arguments(logits, labels, mask, "cross_entropy")
+    smoothing = number(label_smoothing, "cross_entropy", "label_smoothing")
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"cross_entropy: label_smoothing must be in [0, 1), got {smoothing}")
     n_classes = logits.shape[-1]
     in_range = (labels >= 0) & (labels < n_classes)
     # An index past the end is filled, a negative one would wrap round to the last class.
@@ -80,7 +92,7 @@ def cross_entropy(
     level = jax.nn.logsumexp(logits, axis=-1)
     loss, count, weights = level - picked, jnp.sum(mask, dtype=jnp.int32), None
     if class_weights is not None:
-        weights = check_weights("cross_entropy", "class_weights", class_weights, ((n_classes,),), loss.dtype)
+        weights = check_weights(class_weights, ((n_classes,),), loss.dtype, "cross_entropy", "class_weights")
         # NaN for a wrong label in the count too: a batch of nothing else must not pass for an empty one.
         weight = jnp.take(weights, index, mode="fill", fill_value=jnp.nan)
         loss, count = weigh(weight, loss), jnp.sum(jnp.where(mask, weight, 0))
@@ -91,7 +103,13 @@ def cross_entropy(
     return Total(reduce_rows(nan_unless(in_range, loss), mask).total, count)
 
 
-def binary_cross_entropy(logits: Any, targets: Any, mask: Any = None, *, pos_weight: Any = None) -> Total:
+def binary_cross_entropy(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    pos_weight: ArrayLike | Sequence[float] | float | None = None,
+) -> Total:
     r"""Cross-entropy in nats of yes-or-no targets under `sigmoid(logits)`, each output on its own.
 
     An element of logit $x$ and target $y$ adds $-w\, y \log \sigma(x) - (1 - y) \log \sigma(-x)$. It is computed from
@@ -112,27 +130,21 @@ def binary_cross_entropy(logits: Any, targets: Any, mask: Any = None, *, pos_wei
         ValueError: no feature axis, `targets` or `mask` of the wrong shape, `pos_weight` of the wrong shape, negative
             or infinite.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import binary_cross_entropy
-        >>> loss = binary_cross_entropy(jnp.array([[0.0, 500.0]]), jnp.array([[True, False]]))
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> loss = sqx.train.binary_cross_entropy(jnp.array([[0.0, 500.0]]), jnp.array([[True, False]]))
         >>> f"{loss.total:.4f}", int(loss.count)
         ('500.6931', 2)
+
+        ```
     """
-    name = "binary_cross_entropy"
-    logits, targets, mask = element_arguments(name, logits, targets, mask, called="logits")
+    who = "binary_cross_entropy"
+    logits, targets, mask = element_arguments(logits, targets, mask, who, "logits")
     positive = targets
     if pos_weight is not None:
-        weight = check_weights(name, "pos_weight", pos_weight, ((), logits.shape[-1:]), logits.dtype)
+        weight = check_weights(pos_weight, ((), logits.shape[-1:]), logits.dtype, who, "pos_weight")
         positive = targets * jnp.broadcast_to(weight, logits.shape)
     loss = weigh(positive, jax.nn.softplus(-logits)) + weigh(1 - targets, jax.nn.softplus(logits))
     return reduce_elements(nan_unless((targets >= 0) & (targets <= 1), loss), mask)
-
-
-def _check_smoothing(smoothing: Any) -> float:
-    if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)):
-        came = type(smoothing).__name__
-        raise TypeError(f"cross_entropy: label_smoothing must be a Python number in [0, 1), got {came}.")
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"cross_entropy: label_smoothing must be in [0, 1), got {smoothing}.")
-    return float(smoothing)

@@ -1,17 +1,16 @@
 """Losses of regression, as sums and counts of elements."""
 
-import math
-from typing import Any
-
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from ..._checks import number
+from ..._types import ArrayLike
 from ._loss_arguments import element_arguments, reduce_elements
 from ._total import Total
 
 
-def squared_error(predictions: Any, targets: Any, mask: Any = None) -> Total:
+def squared_error(predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> Total:
     """Squared error, summed over real rows and all their features. `.mean` is the mean squared error of an *element*.
 
     Arguments:
@@ -26,18 +25,21 @@ def squared_error(predictions: Any, targets: Any, mask: Any = None) -> Total:
         TypeError: `predictions` not floating, `targets` complex, `mask` not bool.
         ValueError: no feature axis, or `targets` or `mask` of the wrong shape.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import squared_error
-        >>> error = squared_error(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.array([True, False]))
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> error = sqx.train.squared_error(jnp.ones((2, 3)), jnp.zeros((2, 3)), jnp.array([True, False]))
         >>> float(error.total), int(error.count)
         (3.0, 3)
+
+        ```
     """
-    difference, mask = _difference("squared_error", predictions, targets, mask)
+    difference, mask = _difference(predictions, targets, mask, "squared_error")
     return reduce_elements(difference**2, mask)
 
 
-def absolute_error(predictions: Any, targets: Any, mask: Any = None) -> Total:
+def absolute_error(predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> Total:
     """Absolute error, summed over real rows and all their features. Its gradient is 0 where the error is 0.
 
     Arguments:
@@ -52,19 +54,24 @@ def absolute_error(predictions: Any, targets: Any, mask: Any = None) -> Total:
         TypeError: as `squared_error`.
         ValueError: as `squared_error`.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import absolute_error
-        >>> float(absolute_error(jnp.array([[1.0, -3.0]]), jnp.zeros((1, 2))).mean)
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> float(sqx.train.absolute_error(jnp.array([[1.0, -3.0]]), jnp.zeros((1, 2))).mean)
         2.0
+
+        ```
     """
-    difference, mask = _difference("absolute_error", predictions, targets, mask)
+    difference, mask = _difference(predictions, targets, mask, "absolute_error")
     # An exact hit is to stay: the derivative of JAX's `abs` at zero is 1.
     size = jnp.where(difference == 0, 0, jnp.abs(difference))
     return reduce_elements(size, mask)
 
 
-def huber_error(predictions: Any, targets: Any, mask: Any = None, *, delta: Any = 1.0) -> Total:
+def huber_error(
+    predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None, *, delta: float = 1.0
+) -> Total:
     r"""Huber's loss: $\frac12 e^2$ up to $|e| = \delta$, $\delta (|e| - \frac12 \delta)$ beyond.
 
     One wrong target pulls with $\delta$ at most, where its square would pull without bound.
@@ -82,22 +89,24 @@ def huber_error(predictions: Any, targets: Any, mask: Any = None, *, delta: Any 
         TypeError: as `squared_error`; `delta` is not a Python number.
         ValueError: as `squared_error`; `delta` is not above 0, or infinite.
 
-    Source: Huber, Robust estimation of a location parameter, Annals of Mathematical Statistics 35, 1964.
+    Source: [Huber 1964](https://doi.org/10.1214/aoms/1177703732).
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import huber_error
-        >>> float(huber_error(jnp.array([[0.5, 3.0]]), jnp.zeros((1, 2))).total)
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> float(sqx.train.huber_error(jnp.array([[0.5, 3.0]]), jnp.zeros((1, 2))).total)
         2.625
+
+        ```
     """
-    if isinstance(delta, bool) or not isinstance(delta, (int, float)):
-        raise TypeError(f"huber_error: delta must be a Python number above 0, got {type(delta).__name__}.")
-    if not 0 < delta < math.inf:
-        raise ValueError(f"huber_error: delta must be above 0 and finite, got {delta}.")
-    difference, mask = _difference("huber_error", predictions, targets, mask)
-    return reduce_elements(optax.losses.huber_loss(difference, delta=float(delta)), mask)
+    delta = number(delta, "huber_error", "delta")
+    if delta <= 0:
+        raise ValueError(f"huber_error: delta must be above 0, got {delta}")
+    difference, mask = _difference(predictions, targets, mask, "huber_error")
+    return reduce_elements(optax.losses.huber_loss(difference, delta=delta), mask)
 
 
-def _difference(name: str, predictions: Any, targets: Any, mask: Any) -> tuple[Array, Array]:
-    predictions, targets, mask = element_arguments(name, predictions, targets, mask)
+def _difference(predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | None, who: str) -> tuple[Array, Array]:
+    predictions, targets, mask = element_arguments(predictions, targets, mask, who)
     return predictions - targets, mask

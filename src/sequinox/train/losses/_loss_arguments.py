@@ -6,89 +6,89 @@ their gradient can be anything but zero.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+from ..._checks import check_flags, wide
+from ..._layer import select
+from ..._types import ArrayLike, DType
 from ._total import Total
 
 
-def class_arguments(name: str, logits: Any, labels: Any, mask: Any) -> tuple[Array, Array, Array]:
+def class_arguments(
+    logits: ArrayLike, labels: ArrayLike, mask: ArrayLike | None, who: str
+) -> tuple[Array, Array, Array]:
     """Logits `(*batch, n_classes)`, labels and mask `(*batch,)`: checked, every masked entry replaced.
 
     The logits come in the dtype of the sum, the labels in 32 bits at least.
     """
-    logits, labels = check_logits(name, logits), check_labels(name, "labels", labels)
+    logits, labels = check_logits(logits, who), check_labels(labels, who, "labels")
     if labels.shape != logits.shape[:-1]:
-        raise ValueError(f"{name}: labels must have shape logits.shape[:-1] = {logits.shape[:-1]}, got {labels.shape}.")
-    mask = check_flags(name, "mask", mask, labels.shape, "logits.shape[:-1]")
-    return select(mask, logits), jnp.where(mask, labels, 0), mask
+        raise ValueError(f"{who}: labels must have shape logits.shape[:-1] = {logits.shape[:-1]}, got {labels.shape}")
+    mask = flags_or(True, mask, labels.shape, who, "mask", "logits.shape[:-1]")
+    return select(mask, logits, jnp.zeros_like(logits)), jnp.where(mask, labels, 0), mask
 
 
 def element_arguments(
-    name: str, predictions: Any, targets: Any, mask: Any, *, called: str = "predictions"
+    predictions: ArrayLike, targets: ArrayLike, mask: ArrayLike | None, who: str, name: str = "predictions"
 ) -> tuple[Array, Array, Array]:
     """Predictions and targets `(*batch, n_out)`, mask `(*batch,)`: checked, in the dtype of the sum, masked rows 0."""
     predictions, targets = jnp.asarray(predictions), jnp.asarray(targets)
-    _check_floating(name, called, predictions)
+    _check_floating(predictions, who, name)
     if jnp.issubdtype(targets.dtype, jnp.complexfloating):
-        raise TypeError(f"{name}: targets must be real, got {targets.dtype}.")
+        raise TypeError(f"{who}: targets must be real, got {targets.dtype}")
     if predictions.ndim == 0:
-        raise ValueError(f"{name}: {called} must have a feature axis, (*batch, n_out), got a scalar.")
+        raise ValueError(f"{who}: {name} must have a feature axis, (*batch, n_out), got a scalar")
     if targets.shape != predictions.shape:
-        raise ValueError(f"{name}: targets must have the shape of {called}, {predictions.shape}, got {targets.shape}.")
-    mask = check_flags(name, "mask", mask, predictions.shape[:-1], f"{called}.shape[:-1]")
-    dtype = sum_dtype(predictions.dtype)
-    return select(mask, predictions.astype(dtype)), select(mask, targets.astype(dtype)), mask
+        raise ValueError(f"{who}: targets must have the shape of {name}, {predictions.shape}, got {targets.shape}")
+    mask = flags_or(True, mask, predictions.shape[:-1], who, "mask", f"{name}.shape[:-1]")
+    zeros = jnp.zeros(targets.shape, wide(predictions.dtype))
+    predictions, targets = predictions.astype(zeros.dtype), targets.astype(zeros.dtype)
+    return select(mask, predictions, zeros), select(mask, targets, zeros), mask
 
 
-def check_logits(name: str, logits: Any) -> Array:
+def check_logits(logits: ArrayLike, who: str) -> Array:
     """The logits in the dtype of the sum."""
     logits = jnp.asarray(logits)
-    _check_floating(name, "logits", logits)
+    _check_floating(logits, who, "logits")
     if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"{name}: logits must be (*batch, n_classes) with at least one class, got {logits.shape}.")
-    return logits.astype(sum_dtype(logits.dtype))
+        raise ValueError(f"{who}: logits must be (*batch, n_classes) with at least one class, got {logits.shape}")
+    return logits.astype(wide(logits.dtype))
 
 
-def check_labels(name: str, argument: str, labels: Any) -> Array:
+def check_labels(labels: ArrayLike, who: str, name: str) -> Array:
     """Integers, of 32 bits and with a sign at least: the number of classes and -1 must fit."""
     if isinstance(labels, np.ndarray) and labels.dtype in (np.int64, np.uint64):
         # As int32 a large label would wrap round to a real one.
         labels = np.clip(labels, -1, 2**31 - 1).astype(np.int64)
     labels = jnp.asarray(labels)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise TypeError(f"{name}: {argument} must be integers, got {labels.dtype}.")
+        raise TypeError(f"{who}: {name} must be integers, got {labels.dtype}")
     return labels if labels.dtype in (jnp.int32, jnp.int64) else _signed(labels)
 
 
-def check_flags(name: str, argument: str, flags: Any, shape: tuple[int, ...], of: str, default: bool = True) -> Array:
-    """Bool of exactly that shape."""
-    if flags is None:
-        return jnp.full(shape, default)
-    if not isinstance(flags, (np.ndarray, np.generic, jax.Array)) or flags.dtype != bool:
-        came = getattr(flags, "dtype", type(flags).__name__)
-        hint = "; a weight is not a mask" if "mask" in argument else ""
-        raise TypeError(f"{name}: {argument} must be a bool array or None, got {came}{hint}.")
-    if flags.shape != shape:  # also one that would broadcast: its total and its count would disagree
-        raise ValueError(f"{name}: {argument} must have shape {of} = {shape}, got {flags.shape}.")
-    return jnp.asarray(flags)
+def flags_or(
+    default: bool, flags: ArrayLike | None, shape: tuple[int, ...], who: str, name: str, shape_of: str
+) -> Array:
+    """The flags, checked; all `default` where none are given."""
+    checked = check_flags(flags, shape, who, name, shape_of)
+    return jnp.full(shape, default) if checked is None else checked
 
 
-def check_weights(name: str, argument: str, weights: Any, shapes: tuple[tuple[int, ...], ...], dtype: Any) -> Array:
+def check_weights(weights: Any, shapes: tuple[tuple[int, ...], ...], dtype: DType, who: str, name: str) -> Array:
     """Real, finite, not negative, of one of these shapes. Negative ones known only under `jit` become NaN."""
     array = jnp.asarray(weights)
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise TypeError(f"{name}: {argument} must be real numbers, got {array.dtype}.")
+        raise TypeError(f"{who}: {name} must be real numbers, got {array.dtype}")
     if array.shape not in shapes:
         wanted = " or ".join(map(str, shapes))
-        raise ValueError(f"{name}: {argument} must have shape {wanted}, got {array.shape}.")
+        raise ValueError(f"{who}: {name} must have shape {wanted}, got {array.shape}")
     if not isinstance(array, Tracer):
         values = np.asarray(array, np.float64)
         if not np.all((values >= 0) & (values < np.inf)):
-            raise ValueError(f"{name}: {argument} must be finite and not negative, got {values.tolist()}.")
+            raise ValueError(f"{who}: {name} must be finite and not negative, got {values.tolist()}")
     array = array.astype(dtype)
     return jnp.where(array >= 0, array, jnp.nan)
 
@@ -103,16 +103,6 @@ def nan_unless(valid: Array, values: Array) -> Array:
     return values * jnp.where(valid, 1, jnp.nan).astype(values.dtype)
 
 
-def sum_dtype(dtype: Any) -> Any:
-    """Half precision is summed in float32."""
-    return dtype if jnp.dtype(dtype).itemsize >= 4 else jnp.float32
-
-
-def select(mask: Array, rows: Array) -> Array:
-    """Rows `(*batch, n)` with zeros where the mask `(*batch,)` is False."""
-    return jnp.where(mask[..., None], rows, 0)
-
-
 def reduce_rows(rows: Array, mask: Array) -> Total:
     """The sum and number of real entries, `(*batch,)`."""
     return Total(jnp.sum(jnp.where(mask, rows, 0)), jnp.sum(mask, dtype=jnp.int32))
@@ -124,9 +114,9 @@ def reduce_elements(elements: Array, mask: Array) -> Total:
     return Total(total, rows * elements.shape[-1])
 
 
-def _check_floating(name: str, argument: str, array: Array) -> None:
+def _check_floating(array: Array, who: str, name: str) -> None:
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(f"{name}: {argument} must be floating point, got {array.dtype}.")
+        raise TypeError(f"{who}: {name} must be floating point, got {array.dtype}")
 
 
 def _signed(labels: Array) -> Array:

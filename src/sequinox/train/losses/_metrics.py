@@ -6,11 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from ._loss_arguments import check_flags, check_labels, class_arguments
+from ..._checks import size
+from ..._types import ArrayLike
+from ._loss_arguments import check_labels, class_arguments, flags_or
 from ._total import Total
 
 
-def accuracy(logits: Any, labels: Any, mask: Any = None, *, k: Any = 1) -> Total:
+def accuracy(logits: ArrayLike, labels: ArrayLike, mask: ArrayLike | None = None, *, k: int = 1) -> Total:
     """How many labels have the largest logit, or one of the `k` largest.
 
     Of equal logits the first comes first; a row with a NaN counts as wrong.
@@ -19,7 +21,7 @@ def accuracy(logits: Any, labels: Any, mask: Any = None, *, k: Any = 1) -> Total
         logits: `(*batch, n_classes)`, floating.
         labels: `(*batch,)`, integers; anything where `mask` is False.
         mask: `(*batch,)` bool, True on real entries. Default: all are real.
-        k: how many of the largest logits are looked at. Default: 1.
+        k: how many of the largest logits count. Default: 1.
 
     Returns:
         `Total`: the number of correct real entries (float32, so that it merges with the losses), and of real entries.
@@ -28,19 +30,21 @@ def accuracy(logits: Any, labels: Any, mask: Any = None, *, k: Any = 1) -> Total
         TypeError: as `cross_entropy`; `k` is not an integer.
         ValueError: as `cross_entropy`; `k` is not in `[1, n_classes]`.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import accuracy
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
         >>> logits, labels = jnp.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]]), jnp.array([1, 0])
-        >>> float(accuracy(logits, labels).mean), float(accuracy(logits, labels, k=2).mean)
+        >>> float(sqx.train.accuracy(logits, labels).mean), float(sqx.train.accuracy(logits, labels, k=2).mean)
         (0.5, 1.0)
+
+        ```
     """
-    logits, labels, mask = class_arguments("accuracy", logits, labels, mask)
+    logits, labels, mask = class_arguments(logits, labels, mask, "accuracy")
     n_classes = logits.shape[-1]
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"accuracy: k must be an integer, got {type(k).__name__}.")
-    if not 1 <= k <= n_classes:
-        raise ValueError(f"accuracy: k must be in [1, n_classes] = [1, {n_classes}], got {k}.")
+    k = size(k, "accuracy", "k")
+    if k > n_classes:
+        raise ValueError(f"accuracy: k must be in [1, n_classes] = [1, {n_classes}], got {k}")
     valid = (labels >= 0) & (labels < n_classes) & ~jnp.any(jnp.isnan(logits), axis=-1)
     index = jnp.where(valid, labels, 0)[..., None]
     own = jnp.take_along_axis(logits, index, axis=-1)
@@ -51,7 +55,7 @@ def accuracy(logits: Any, labels: Any, mask: Any = None, *, k: Any = 1) -> Total
 
 
 def confusion_matrix(
-    predictions: Any, labels: Any, mask: Any = None, *, n_classes: Any = None
+    predictions: ArrayLike, labels: ArrayLike, mask: ArrayLike | None = None, *, n_classes: int | None = None
 ) -> Int[Array, "n_classes n_classes"]:
     """How often each class was taken for each: rows are labels, columns are predictions.
 
@@ -76,32 +80,35 @@ def confusion_matrix(
         TypeError: as `accuracy`; `predictions` neither floating nor integers, `n_classes` not an integer.
         ValueError: as `accuracy`; `n_classes` missing, not above 0, or another than the logits'.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import Total, confusion_matrix
-        >>> matrix = confusion_matrix(jnp.array([0, 1, 1, 1]), jnp.array([0, 0, 1, 1]), n_classes=2)
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> matrix = sqx.train.confusion_matrix(jnp.array([0, 1, 1, 1]), jnp.array([0, 0, 1, 1]), n_classes=2)
         >>> matrix.tolist()
         [[1, 1], [0, 2]]
-        >>> Total(matrix.diagonal(), matrix.sum(1)).mean.tolist()  # the recall of each class
+        >>> sqx.train.Total(matrix.diagonal(), matrix.sum(1)).mean.tolist()  # the recall of each class
         [0.5, 1.0]
+
+        ```
     """
-    name = "confusion_matrix"
-    if n_classes is not None and (isinstance(n_classes, bool) or not isinstance(n_classes, int)):
-        raise TypeError(f"{name}: n_classes must be an integer or None, got {type(n_classes).__name__}.")
+    who = "confusion_matrix"
+    if n_classes is not None:
+        n_classes = size(n_classes, who, "n_classes")
     if jnp.issubdtype(jnp.asarray(predictions).dtype, jnp.integer):
-        predictions, labels = check_labels(name, "predictions", predictions), check_labels(name, "labels", labels)
-        if n_classes is None or n_classes < 1:
-            raise ValueError(f"{name}: predicted classes need n_classes, above 0, got {n_classes}.")
+        predictions, labels = check_labels(predictions, who, "predictions"), check_labels(labels, who, "labels")
+        if n_classes is None:
+            raise ValueError(f"{who}: predicted classes need n_classes")
         if labels.shape != predictions.shape:
             raise ValueError(
-                f"{name}: labels must have the shape of predictions, {predictions.shape}, got {labels.shape}."
+                f"{who}: labels must have the shape of predictions, {predictions.shape}, got {labels.shape}"
             )
-        mask = check_flags(name, "mask", mask, labels.shape, "labels.shape")
+        mask = flags_or(True, mask, labels.shape, who, "mask", "labels.shape")
         valid = mask & (predictions >= 0) & (predictions < n_classes)
     else:
-        logits, labels, mask = class_arguments(name, predictions, labels, mask)
+        logits, labels, mask = class_arguments(predictions, labels, mask, who)
         if n_classes not in (None, logits.shape[-1]):
-            raise ValueError(f"{name}: n_classes is {n_classes}, and the logits have {logits.shape[-1]}.")
+            raise ValueError(f"{who}: n_classes is {n_classes}, and the logits have {logits.shape[-1]}")
         n_classes = logits.shape[-1]
         predictions = jnp.argmax(logits, axis=-1)
         valid = mask & ~jnp.any(jnp.isnan(logits), axis=-1)
@@ -110,7 +117,7 @@ def confusion_matrix(
     return jnp.zeros((n_classes, n_classes), jnp.int32).at[cell].add(valid.astype(jnp.int32))
 
 
-def bits_per_character(total: Any) -> Any:
+def bits_per_character(total: Total) -> Any:
     r"""The mean in bits instead of nats, $\text{mean} / \ln 2$: what the literature reports for text and other symbols.
 
     Where an entry is not one character (a word piece, say), put the number of characters for the count:
@@ -118,7 +125,7 @@ def bits_per_character(total: Any) -> Any:
     measure without them.
 
     Arguments:
-        total: nats, as `cross_entropy` and `next_token_loss` give them; the whole, after all parts are added.
+        total: nats, as `cross_entropy` and `next_token_loss` return them; the whole, after all parts are added.
 
     Returns:
         As `total.mean`: a float from Python numbers, an array from arrays. 0 where the count is 0.
@@ -126,21 +133,24 @@ def bits_per_character(total: Any) -> Any:
     Raises:
         TypeError: `total` is not a `Total`. (Its mean alone would tempt to average over unequal parts.)
 
-    Examples:
-        >>> import math
-        >>> from sequinox.train import Total, bits_per_character
-        >>> round(bits_per_character(Total(8 * math.log(2), 4)), 6)
+    ??? example
+
+        ```python
+        >>> import math, sequinox as sqx
+        >>> round(sqx.train.bits_per_character(sqx.train.Total(8 * math.log(2), 4)), 6)
         2.0
+
+        ```
     """
-    return _check_total("bits_per_character", total).mean / math.log(2)
+    return _check_total(total, "bits_per_character").mean / math.log(2)
 
 
-def perplexity(total: Any) -> Any:
+def perplexity(total: Total) -> Any:
     r"""$\exp(\text{mean})$ of nats: the number of equally likely choices that would be as hard.
 
     Arguments:
-        total: nats, as `cross_entropy` and `next_token_loss` give them; the whole, after all parts are added. The mean
-            of the parts' perplexities is another number.
+        total: nats, as `cross_entropy` and `next_token_loss` return them; the whole, after all parts are added. The
+            mean of the parts' perplexities is another number.
 
     Returns:
         As `total.mean`: a float from Python numbers, an array from arrays. Infinity where the dtype ends. 1 where the
@@ -149,13 +159,16 @@ def perplexity(total: Any) -> Any:
     Raises:
         TypeError: `total` is not a `Total`.
 
-    Examples:
-        >>> import math
-        >>> from sequinox.train import Total, perplexity
-        >>> round(perplexity(Total(2 * math.log(7), 2)), 6)
+    ??? example
+
+        ```python
+        >>> import math, sequinox as sqx
+        >>> round(sqx.train.perplexity(sqx.train.Total(2 * math.log(7), 2)), 6)
         7.0
+
+        ```
     """
-    mean = _check_total("perplexity", total).mean
+    mean = _check_total(total, "perplexity").mean
     if not isinstance(mean, float):
         return jnp.exp(mean)
     try:
@@ -164,7 +177,7 @@ def perplexity(total: Any) -> Any:
         return math.inf
 
 
-def _check_total(name: str, total: Any) -> Total:
+def _check_total(total: Any, who: str) -> Total:
     if not isinstance(total, Total):
-        raise TypeError(f"{name}: expected a Total, in nats, got {type(total).__name__}.")
+        raise TypeError(f"{who}: expected a Total, in nats, got {type(total).__name__}")
     return total

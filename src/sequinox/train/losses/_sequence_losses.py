@@ -1,26 +1,30 @@
 """Losses over time: the next token, and labels without an alignment."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from ..._checks import size
+from ..._layer import select
+from ..._types import ArrayLike
 from ._classification import cross_entropy
-from ._loss_arguments import check_flags, check_labels, check_logits, nan_unless, reduce_rows, select
+from ._loss_arguments import check_labels, check_logits, flags_or, nan_unless, reduce_rows
 from ._total import Total
 
 _NEVER = -1e30
 """Logarithm of the probability 0: so low that nothing added to it shows, far from the end of float32."""
 
 
-def next_tokens(tokens: Any, mask: Any = None, resets: Any = None) -> tuple[Array, Array]:
+def next_tokens(
+    tokens: ArrayLike, mask: ArrayLike | None = None, resets: ArrayLike | None = None
+) -> tuple[Array, Array]:
     """What each step is to predict: the next real token of its sequence, and where there is one.
 
     The target of step t is the token of the *next real sample* of the row, over any gap of masked ones. There is none
-    where t is masked, where no real sample follows, or where that sample has a reset: it begins another sequence.
+    where t is masked, where no real sample follows, or where that sample has a reset: it starts another sequence.
     (A reset on a masked sample is ignored, as layers ignore it.)
 
     Call it on whole rows, *before* they are cut into windows: the last step of a window has its target in the next one.
@@ -38,17 +42,22 @@ def next_tokens(tokens: Any, mask: Any = None, resets: Any = None) -> tuple[Arra
         TypeError: `tokens` not integers, `mask` or `resets` not bool.
         ValueError: no time axis, or `mask` or `resets` of another shape than `tokens`.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import next_tokens
-        >>> labels, mask = next_tokens(jnp.array([5, 6, 0, 7]), jnp.array([True, True, False, True]))
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> labels, mask = sqx.train.next_tokens(jnp.array([5, 6, 0, 7]), jnp.array([True, True, False, True]))
         >>> labels.tolist(), mask.tolist()
         ([6, 7, -1, -1], [True, True, False, False])
+
+        ```
     """
-    return _next_tokens("next_tokens", tokens, mask, resets)
+    return _next_tokens(tokens, mask, resets, "next_tokens")
 
 
-def next_token_loss(logits: Any, tokens: Any, mask: Any = None, resets: Any = None) -> Total:
+def next_token_loss(
+    logits: ArrayLike, tokens: ArrayLike, mask: ArrayLike | None = None, resets: ArrayLike | None = None
+) -> Total:
     """Cross-entropy in nats of each next token: the loss of a language model.
 
     `cross_entropy(logits, *next_tokens(tokens, mask, resets))`. Write it so to add label smoothing or class weights,
@@ -67,23 +76,33 @@ def next_token_loss(logits: Any, tokens: Any, mask: Any = None, resets: Any = No
         TypeError: as `cross_entropy` and `next_tokens`.
         ValueError: as `cross_entropy` and `next_tokens`.
 
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> from sequinox.train import bits_per_character, next_token_loss
-        >>> loss = next_token_loss(jnp.zeros((2, 5, 8)), jnp.ones((2, 5), jnp.int32))
-        >>> f"{bits_per_character(loss):.3f}", int(loss.count)
+    ??? example
+
+        ```python
+        >>> import jax.numpy as jnp, sequinox as sqx
+        >>> loss = sqx.train.next_token_loss(jnp.zeros((2, 5, 8)), jnp.ones((2, 5), jnp.int32))
+        >>> f"{sqx.train.bits_per_character(loss):.3f}", int(loss.count)
         ('3.000', 8)
+
+        ```
     """
-    logits = check_logits("next_token_loss", logits)
-    tokens = check_labels("next_token_loss", "tokens", tokens)
+    logits = check_logits(logits, "next_token_loss")
+    tokens = check_labels(tokens, "next_token_loss", "tokens")
     if tokens.shape != logits.shape[:-1]:
         raise ValueError(
-            f"next_token_loss: tokens must have shape logits.shape[:-1] = {logits.shape[:-1]}, got {tokens.shape}."
+            f"next_token_loss: tokens must have shape logits.shape[:-1] = {logits.shape[:-1]}, got {tokens.shape}"
         )
-    return cross_entropy(logits, *_next_tokens("next_token_loss", tokens, mask, resets))
+    return cross_entropy(logits, *_next_tokens(tokens, mask, resets, "next_token_loss"))
 
 
-def ctc_loss(logits: Any, labels: Any, mask: Any = None, label_mask: Any = None, *, blank: Any = 0) -> Total:
+def ctc_loss(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    mask: ArrayLike | None = None,
+    label_mask: ArrayLike | None = None,
+    *,
+    blank: int = 0,
+) -> Total:
     r"""Connectionist temporal classification: $-\log p(\text{labels} \mid \text{frames})$ over all alignments.
 
     Each frame emits a label or a blank; repeated labels count once unless a blank parts them. The sum over alignments
@@ -112,33 +131,37 @@ def ctc_loss(logits: Any, labels: Any, mask: Any = None, label_mask: Any = None,
         ValueError: `logits` without a time axis, `labels` with other batch axes, a mask of the wrong shape, `blank` not
             in `[0, n_classes)`.
 
-    Source: Graves, Fernández, Gomez, Schmidhuber, Connectionist temporal classification, ICML 2006.
+    Source: [Graves et al. 2006](https://doi.org/10.1145/1143844.1143891), section 4.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax.numpy as jnp
         >>> from sequinox.train import ctc_loss
         >>> loss = ctc_loss(jnp.zeros((1, 2, 3)), jnp.array([[1]]))  # 3 of 9 alignments: (1, 1), (1, 0), (0, 1)
         >>> f"{loss.mean:.4f}", int(loss.count)
         ('1.0986', 1)
+
+        ```
     """
-    logits, labels = check_logits("ctc_loss", logits), check_labels("ctc_loss", "labels", labels)
+    logits, labels = check_logits(logits, "ctc_loss"), check_labels(labels, "ctc_loss", "labels")
     if logits.ndim < 2:
-        raise ValueError(f"ctc_loss: logits must be (*batch, time, n_classes), got {logits.shape}.")
+        raise ValueError(f"ctc_loss: logits must be (*batch, time, n_classes), got {logits.shape}")
     *batch, time, n_classes = logits.shape
     if labels.ndim == 0 or labels.shape[:-1] != tuple(batch):
         raise ValueError(
             f"ctc_loss: labels must be (*batch, n_labels) with the batch axes of logits, {tuple(batch)}, "
-            f"got {labels.shape}."
+            f"got {labels.shape}"
         )
-    if isinstance(blank, bool) or not isinstance(blank, int):
-        raise TypeError(f"ctc_loss: blank must be an integer, got {type(blank).__name__}.")
-    if not 0 <= blank < n_classes:
-        raise ValueError(f"ctc_loss: blank must be in [0, n_classes) = [0, {n_classes}), got {blank}.")
-    mask = check_flags("ctc_loss", "mask", mask, logits.shape[:-1], "logits.shape[:-1]")
-    label_mask = check_flags("ctc_loss", "label_mask", label_mask, labels.shape, "labels.shape")
+    blank = size(blank, "ctc_loss", "blank", 0)
+    if blank >= n_classes:
+        raise ValueError(f"ctc_loss: blank must be in [0, n_classes) = [0, {n_classes}), got {blank}")
+    mask = flags_or(True, mask, logits.shape[:-1], "ctc_loss", "mask", "logits.shape[:-1]")
+    label_mask = flags_or(True, label_mask, labels.shape, "ctc_loss", "label_mask", "labels.shape")
     rows, n_labels = math.prod(batch), labels.shape[-1]
     counted = (jnp.any(mask, axis=-1) | jnp.any(label_mask, axis=-1)).reshape(rows)
-    logits, mask = _to_front(select(mask, logits).reshape(rows, time, n_classes), mask.reshape(rows, time))
+    frames: Array = select(mask, logits, jnp.zeros_like(logits))
+    logits, mask = _to_front(frames.reshape(rows, time, n_classes), mask.reshape(rows, time))
     labels, label_mask = _to_front(labels.reshape(rows, n_labels), label_mask.reshape(rows, n_labels))
     valid = jnp.all(~label_mask | ((labels >= 0) & (labels < n_classes) & (labels != blank)), axis=-1)
     # Logarithms of 0 must be finite there. A frame without any class left is NaN by this difference.
@@ -159,12 +182,12 @@ def ctc_loss(logits: Any, labels: Any, mask: Any = None, label_mask: Any = None,
     return reduce_rows(nan_unless(valid, loss), counted)
 
 
-def _next_tokens(name: str, tokens: Any, mask: Any, resets: Any) -> tuple[Array, Array]:
-    tokens = check_labels(name, "tokens", tokens)
+def _next_tokens(tokens: ArrayLike, mask: ArrayLike | None, resets: ArrayLike | None, who: str) -> tuple[Array, Array]:
+    tokens = check_labels(tokens, who, "tokens")
     if tokens.ndim == 0:
-        raise ValueError(f"{name}: tokens must have a time axis, (*batch, time), got a scalar.")
-    mask = check_flags(name, "mask", mask, tokens.shape, "tokens.shape")
-    resets = check_flags(name, "resets", resets, tokens.shape, "tokens.shape", default=False)
+        raise ValueError(f"{who}: tokens must have a time axis, (*batch, time), got a scalar")
+    mask = flags_or(True, mask, tokens.shape, who, "mask", "tokens.shape")
+    resets = flags_or(False, resets, tokens.shape, who, "resets", "tokens.shape")
     time, axis = tokens.shape[-1], tokens.ndim - 1
     if time == 0:
         return tokens, mask

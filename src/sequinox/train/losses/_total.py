@@ -18,11 +18,15 @@ class Total(NamedTuple):
         total: the sum, `()`; under `jax.vmap` one for each row.
         count: how many entries it sums, of the same shape. Where classes have weights, the sum of these.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.train import Total
         >>> part, rest = Total(6.0, 3), Total(2.0, 1)
         >>> (part + rest).mean, sum([part, rest], Total(0, 0)).count
         (2.0, 4)
+
+        ```
     """
 
     total: Any
