@@ -540,7 +540,7 @@ def test_recurrent_layers_and_blocks_in_one_stream():
         assert_close(y, call(net, XS, jnp.where(np.arange(T)[None] <= t, MASK, False)))
 
 
-# ---- wrong arguments: more of them in tests/bad_inputs.py ------------------------------------------------------------
+# ---- wrong arguments: more of them in tests/contract/bad_inputs.py ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

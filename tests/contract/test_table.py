@@ -2,13 +2,12 @@
 
 import collections
 import functools
-import importlib
 import inspect
-import pathlib
 from typing import Any
 
 import jax
 import pytest
+import test_promises
 from entry import COMPOSED
 from promises import COSTLY, REPRESENTATIVES
 from table import TABLE, Growing, Remembering
@@ -74,12 +73,12 @@ def classes_of_main_entries() -> list[type]:
 
 @pytest.mark.parametrize("layer", public_layers(), ids=lambda c: c.__name__)
 def test_every_public_layer_has_an_entry(layer: type):
-    assert layer in classes_of_main_entries(), f"{layer.__name__} is missing from tests/table.py"
+    assert layer in classes_of_main_entries(), f"{layer.__name__} is missing from tests/contract/table.py"
 
 
 @pytest.mark.parametrize("function", model_functions(), ids=lambda f: f.__name__)
 def test_every_model_has_an_entry(function: Any):
-    assert any(entry.of is function for entry in TABLE), f"{function.__name__} is missing from tests/table.py"
+    assert any(entry.of is function for entry in TABLE), f"{function.__name__} is missing from tests/contract/table.py"
 
 
 def test_every_class_and_every_model_has_one_main_entry():
@@ -90,17 +89,16 @@ def test_every_class_and_every_model_has_one_main_entry():
 
 
 def test_quick_and_thorough_tests_check_every_promise():
-    """All cases of all files of promises, counted anew: every entry with all promises but those it says it leaves."""
+    """All cases of `test_promises.py`, counted: every entry with all promises but those it says it leaves."""
     found = collections.Counter()
     quick = collections.defaultdict(set)
-    for path in sorted(pathlib.Path(__file__).parent.glob("test_promises_*.py")):
-        (mark,) = importlib.import_module(path.stem).test_promise.pytestmark
-        for case in mark.args[1]:
-            entry, promise = case.values
-            found[entry.name, promise] += 1
-            assert group(f"tests/{path.name}::test_promise[{case.id}]") == entry.name  # for one worker
-            if not any(each.name == "thorough" for each in case.marks):
-                quick[entry.name].add(promise)
+    (mark,) = (each for each in test_promises.test_promise.pytestmark if each.name == "parametrize")
+    for case in mark.args[1]:
+        entry, promise = case.values
+        found[entry.name, promise] += 1
+        assert group(f"tests/contract/test_promises.py::test_promise[{case.id}]") == entry.name  # for one worker
+        if not any(each.name == "thorough" for each in case.marks):
+            quick[entry.name].add(promise)
     assert found == {(entry.name, p): 1 for entry in TABLE for p in set(PROMISES) - set(entry.left_out)}
 
     main = [entry for entry in TABLE if entry.main]
