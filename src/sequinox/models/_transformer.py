@@ -90,9 +90,9 @@ def transformer_encoder(
     dtype, n_out = float_dtype(dtype, who), size(n_out, who, "n_out")
     blocks = {"n_heads": n_heads, "d_ff": d_ff, "norm": norm, "dropout": dropout, **options}
     body = _Body(who, d_model, n_layers, max_len, positions, scan_layers, remat, dtype, blocks)
-    pooling = [] if pool is None else [MeanOverTime() if pool == "mean" else LastStep()]
-    head = Dense(d_model, n_out, k_out, dtype=dtype)
-    return Sequential([body.reader(n_in, tokens, k_in), *body.layers(k_body), *pooling, head])
+    layers = [body.reader(n_in, tokens, k_in), *body.layers(k_body)]
+    layers += [] if pool is None else [MeanOverTime() if pool == "mean" else LastStep()]
+    return Sequential([*layers, Dense(d_model, n_out, k_out, dtype=dtype)])
 
 
 def transformer_decoder(
@@ -232,6 +232,7 @@ def encoder_decoder(
     """
     who = "encoder_decoder"
     k_in, k_encoder, k_decoder = jax.random.split(check_key(key, who), 3)
+    n_out = size(n_out, who, "n_out")
     if options.keys() & {"causal", "cross", "d_memory"}:
         raise ValueError(f"{who}: causal, cross and d_memory follow from what it is made of; they are no options")
     blocks = {"n_heads": n_heads, "d_ff": d_ff, "norm": norm, "dropout": dropout, **options}
