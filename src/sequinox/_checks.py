@@ -117,9 +117,7 @@ def is_inexact(leaf: Any) -> bool:
     )
 
 
-def check_flags(
-    flags: Any, shape: tuple[int, ...], who: str, name: str, shape_of: str = "the samples"
-) -> Array | None:
+def check_flags(flags: Any, shape: tuple[int, ...], who: str, name: str, shape_of: str = "the samples") -> Array | None:
     """A boolean array of exactly this shape, that of `shape_of`; None stays None."""
     if flags is None:
         return None

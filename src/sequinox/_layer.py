@@ -20,13 +20,14 @@ layer does the same as with a batch axis.
 
 import abc
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, final
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from typing_extensions import TypeVar
 
 from ._checks import check_array, check_flags, check_key, conform
 from ._precision import dtypes, misfit
@@ -38,8 +39,11 @@ if TYPE_CHECKING:  # an argument too many: a type checker refuses it, and a call
 else:
     Misplaced = Any
 
+S = TypeVar("S", default=Any)
+"""The state of a layer: a PyTree of arrays, each with the batch axes first."""
 
-class SequenceLayer(eqx.Module):
+
+class SequenceLayer(eqx.Module, Generic[S]):
     """A layer that steps and unrolls with the same weights.
 
     To write one, give `n_in`, `n_out` and `init_state`, and one of the two hooks `_step` (one sample; unrolled by a
@@ -56,7 +60,7 @@ class SequenceLayer(eqx.Module):
     """Width of an output; None where it is that of the input."""
 
     @abc.abstractmethod
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
         """The state before the first sample.
 
         Arguments:
@@ -69,21 +73,21 @@ class SequenceLayer(eqx.Module):
 
     # ---- hooks -----------------------------------------------------------------------------------------------------
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
         """One sample, not masked; `x` and `state` are checked. Default: a stretch of one."""
         ys, state = self._unroll(jnp.expand_dims(x, self._time_axis(x.ndim + 1)), state, None, None, key)
         return (ys if self.pools else jnp.squeeze(ys, -2)), state
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
         """A stretch of samples, checked; masked ones are already replaced. Default: a scan over `_step`."""
         axis = self._time_axis(xs.ndim)
         fresh = fresh_steps(mask, resets)
         init = None if fresh is None else self.init_state(xs.shape[:axis], self._stream_dtype(xs))
         keys = None if key is None else jax.random.split(key, xs.shape[axis])
 
-        def body(state: State, inputs: Any) -> tuple[State, Array]:
+        def body(state: S, inputs: Any) -> tuple[State, Array]:
             x, f, m, k = inputs
             y, after = self._step(x, state if f is None else select(f, init, state), k)
             return (after if m is None else select(m, after, state)), y
@@ -101,7 +105,7 @@ class SequenceLayer(eqx.Module):
         """What stands in the place of masked samples; of the shape of `x`. Default: zeros."""
         return jnp.zeros_like(x)
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+    def _remember(self, state: S, memory: Array, mask: Array | None) -> S:
         """The state with a memory read, where cross-attention looks for one. Default: nothing looks for one."""
         del memory, mask
         return state
@@ -195,12 +199,12 @@ class SequenceLayer(eqx.Module):
     def step(
         self,
         x: Any,
-        state: State = None,
+        state: S | None = None,
         *misplaced: Misplaced,
         mask: Any = None,
         resets: Any = None,
         key: Any = None,
-    ) -> tuple[Array, State]:
+    ) -> tuple[Array, S]:
         """Reads one sample.
 
         Arguments:
@@ -224,30 +228,30 @@ class SequenceLayer(eqx.Module):
         self = self._fitted(x)
         mask, resets = check_flags(mask, batch, who, "mask"), check_flags(resets, batch, who, "resets")
         dtype = self._stream_dtype(x)
-        state = self._resolve_state(state, batch, dtype, who)
+        before = self._resolve_state(state, batch, dtype, who)
         key = None if key is None else check_key(key, who)
         if mask is None and resets is None:
-            y, state = self._step(x, state, key)
+            y, after = self._step(x, before, key)
         else:  # a stretch of one, whose rows may have no sample, or start afresh
             one: Any = lambda a: None if a is None else jnp.expand_dims(a, len(batch))
             x = x if mask is None else select(mask, x, self._filler(x))
-            y, state = self._unroll(one(x), state, one(mask), one(resets), key)
+            y, after = self._unroll(one(x), before, one(mask), one(resets), key)
             if not self.pools:  # a layer that pools gives its output so far, also in a row without a sample
                 y = jnp.squeeze(y, -2)
                 y = y if mask is None else select(mask, y, jnp.zeros_like(y))
         self._check_output(y, who)
-        return y, state
+        return y, after
 
     @final
     def unroll(
         self,
         xs: Any,
-        state: State = None,
+        state: S | None = None,
         *misplaced: Misplaced,
         mask: Any = None,
         resets: Any = None,
         key: Any = None,
-    ) -> tuple[Array, State]:
+    ) -> tuple[Array, S]:
         """Reads a stretch of samples from a given state.
 
         Arguments:
@@ -269,9 +273,9 @@ class SequenceLayer(eqx.Module):
         refuse_misplaced(misplaced, who)
         xs, batch, mask, resets, key = self._check_sequence(xs, mask, resets, key, who)
         self = self._fitted(xs)
-        state = self._resolve_state(state, batch, self._stream_dtype(xs), who)
-        ys, state = self._unroll(xs, state, mask, resets, key)
-        return self._finish(ys, mask, who), state
+        before = self._resolve_state(state, batch, self._stream_dtype(xs), who)
+        ys, after = self._unroll(xs, before, mask, resets, key)
+        return self._finish(ys, mask, who), after
 
     @final
     def forward(self, xs: Any, *misplaced: Misplaced, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
@@ -351,7 +355,7 @@ class SequenceLayer(eqx.Module):
         """The layer with the width of its samples told, where its state needs that."""
         return self.with_width(x.shape[-1]) if self._lacks_width and self._sample_ndim else self
 
-    def _resolve_state(self, state: State, batch: tuple[int, ...], dtype: Any, who: str) -> State:
+    def _resolve_state(self, state: S | None, batch: tuple[int, ...], dtype: Any, who: str) -> S:
         """The given state in the layer's own containers, its shapes and dtypes checked; None is the initial state."""
         if state is None:
             return self.init_state(batch, dtype)
@@ -362,7 +366,7 @@ class SequenceLayer(eqx.Module):
                 raise
             raise type(error)(f"{error}; a mask goes by its name: mask=") from None
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> S:
         """A given state in the layer's own containers, checked. Default: it must be like `init_state`'s."""
         return conform(state, jax.eval_shape(lambda: self.init_state(batch, dtype)), where)
 

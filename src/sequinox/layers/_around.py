@@ -5,16 +5,16 @@ from typing import Any
 
 from jaxtyping import Array
 
-from .._layer import SequenceLayer
-from .._types import BatchShape, DType, State
+from .._layer import S, SequenceLayer
+from .._types import BatchShape, DType
 
 
-class Around(SequenceLayer):
+class Around(SequenceLayer[S]):
     """A layer that runs another as it is, but for what a subclass says otherwise."""
 
     @property
     @abc.abstractmethod
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer inside."""
 
     @property
@@ -50,16 +50,16 @@ class Around(SequenceLayer):
     def _inside(self) -> tuple[SequenceLayer, ...]:
         return (self.inner,)
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
         """That of the layer inside."""
         return self.inner.init_state(batch, dtype)
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
         return self.inner._step(x, state, key)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
         return self.inner._unroll(xs, state, mask, resets, key)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
@@ -68,8 +68,8 @@ class Around(SequenceLayer):
     def _filler(self, x: Array) -> Array:
         return self.inner._filler(x)
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+    def _remember(self, state: S, memory: Array, mask: Array | None) -> S:
         return self.inner._remember(state, memory, mask)
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
+    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> S:
         return self.inner._conform_state(state, batch, dtype, where)

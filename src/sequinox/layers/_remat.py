@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import size
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer
 from .._types import State
 from ._around import Around
 from ._given_start import has_growing
 from ._weight_drop import draw_weights
 
 
-class Remat(Around):
+class Remat(Around[S]):
     """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
 
     Only `unroll` and `forward` are affected. What the layer reads and gives is kept; with `checkpoint_every=k` also its
@@ -38,10 +38,10 @@ class Remat(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     checkpoint_every: int | None = eqx.field(static=True)
 
-    def __init__(self, layer: SequenceLayer, checkpoint_every: int | None = None):
+    def __init__(self, layer: SequenceLayer[S], checkpoint_every: int | None = None):
         """
         Arguments:
             layer: any sequence layer; with `checkpoint_every` one that streams.
@@ -64,7 +64,7 @@ class Remat(Around):
         self.layer, self.checkpoint_every = layer, checkpoint_every
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype, wide
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer
 from .._precision import KEEPS_FLOAT32, cast
 from .._types import BatchShape, DType, State
 from ._around import Around
 from ._given_start import has_growing, unroll_from
 
 
-class TrainedStart(Around):
+class TrainedStart(Around[S]):
     r"""A layer whose initial state is trained with its weights: every row starts there, at first and after a reset.
 
     $$
@@ -43,10 +43,10 @@ class TrainedStart(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     start: Any = eqx.field(metadata=KEEPS_FLOAT32)
 
-    def __init__(self, layer: SequenceLayer):
+    def __init__(self, layer: SequenceLayer[S]):
         """
         Arguments:
             layer: a sequence layer that streams. In a `Bidirectional`, give each direction a trained start.
@@ -68,7 +68,7 @@ class TrainedStart(Around):
         self.layer, self.start = layer, start
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 

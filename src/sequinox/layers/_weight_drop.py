@@ -10,13 +10,13 @@ from jaxtyping import Array
 
 from .._checks import flag, is_inexact
 from .._drop import check_rate, draw_kept, dropped, need_key
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer
 from .._types import State
 from ..recurrent import RecurrentCell
 from ._around import Around
 
 
-class WeightDrop(Around):
+class WeightDrop(Around[S]):
     r"""DropConnect on weights of a layer: in training, each number of a weight is zero at random.
 
     $$
@@ -47,14 +47,14 @@ class WeightDrop(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     inference: bool
     p: float = eqx.field(static=True)
     weights: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
-        layer: SequenceLayer,
+        layer: SequenceLayer[S],
         p: float = 0.5,
         where: Callable[[Any], Any] | None = None,
         *,
@@ -82,7 +82,7 @@ class WeightDrop(Around):
         self.weights = _recurrent_weights(layer) if where is None else _chosen_weights(layer, where)
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 
