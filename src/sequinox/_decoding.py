@@ -8,10 +8,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from ._layer import SequenceLayer
+from ._layer import SequenceLayer, grows
 from ._types import State
 from .attention import with_capacity
-from .attention._cache import bounded, grows
+from .attention._cache import bounded
 
 
 class Generated(NamedTuple):

@@ -139,7 +139,7 @@ def _check_model(model: Any, who: str) -> int:
     if not isinstance(model, SequenceLayer):
         raise TypeError(f"{who}: model must be a sequence layer, got {type(model).__name__}")
     require_streaming(model, who)
-    if model._sample_ndim != 0:
+    if not model.reads_tokens:
         raise TypeError(f"{who}: model must read integer tokens (begin with an eqx.nn.Embedding); it reads vectors")
     if model.pools:
         raise TypeError(f"{who}: model must give logits at every sample; it pools over time")
@@ -167,8 +167,8 @@ def _check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: 
 
 def _n_known(model: Any) -> int | None:
     """How many tokens the embedding in front has, if it can be told."""
-    while model._inside:
-        model = model._inside[0]
+    while model.inside:
+        model = model.inside[0]
     known = isinstance(model, PerSample) and isinstance(model.function, eqx.nn.Embedding)
     return model.function.num_embeddings if known else None
 

@@ -138,8 +138,8 @@ class _Rows(NamedTuple):
 
 
 def _cost(layer: SequenceLayer) -> tuple[str, str]:
-    tokens = layer._sample_ndim == 0
-    if layer._lacks_width:
+    tokens = layer.reads_tokens
+    if layer.needs_width:
         return "", ""
     state = eqx.filter_eval_shape(lambda layer: layer.init_state(), layer)
     size = str(sum(map(_nbytes, jax.tree.leaves(state))))

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import check_array, size
-from ._layer import SequenceLayer, require_streaming
+from ._layer import SequenceLayer, grows, require_streaming
 from ._types import BatchShape, State
 from .attention import with_capacity
-from .attention._cache import bounded, grows
+from .attention._cache import bounded
 
 
 class Stream:

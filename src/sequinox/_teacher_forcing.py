@@ -12,7 +12,6 @@ from ._decoding import log_softmax, with_room
 from ._generate import _check_model, _Draw, _is_zero, _real
 from ._layer import SequenceLayer, scan_time, select
 from ._types import PRNGKey, State
-from .layers._weight_drop import draw_weights
 
 
 def unroll_forced(
@@ -104,7 +103,7 @@ def _unroll(
     key: Array | None,
     draw: _Draw,
 ) -> tuple[Array, State]:
-    model, key = draw_weights(model, key)
+    model, key = model._draw_once(key)
     time = tokens.shape[-1]
     real = jnp.ones_like(forced) if mask is None else mask
     first_one = jnp.cumsum(real, -1) == 1  # and the masked ones behind it

@@ -57,7 +57,7 @@ class Flatten(Pooling):
         return None if self.n_in is None else self.max_len * self.n_in
 
     @property
-    def _keeps_width(self) -> bool:
+    def keeps_width(self) -> bool:
         return False
 
     def with_width(self, n_in: int) -> "Flatten":

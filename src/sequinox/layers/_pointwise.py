@@ -200,11 +200,12 @@ class PerSample(Pointwise):
         self.n_out = self._find_n_out()
 
     @property
-    def _sample_ndim(self) -> int:
-        return 0 if isinstance(self.function, eqx.nn.Embedding) else 1
+    def reads_tokens(self) -> bool:
+        """Whether the function is an embedding."""
+        return isinstance(self.function, eqx.nn.Embedding)
 
     @property
-    def _keeps_width(self) -> bool:
+    def keeps_width(self) -> bool:
         return False
 
     def with_width(self, n_in: int) -> "PerSample":
@@ -217,12 +218,12 @@ class PerSample(Pointwise):
         A function may have no derivative at zero (a norm, a logarithm) or where all numbers are equal (a deviation),
         and then zero times that would be NaN in the gradient of its weights.
         """
-        if self._sample_ndim == 0:
+        if self.reads_tokens:
             return jnp.zeros_like(x)
         return jnp.broadcast_to(jnp.linspace(0.25, 0.75, x.shape[-1], dtype=x.dtype), x.shape)
 
     def _find_n_out(self) -> int | None:
-        if self._sample_ndim == 0:
+        if self.reads_tokens:
             return self.function.embedding_size
         if self.n_in is None:
             return None
@@ -235,7 +236,7 @@ class PerSample(Pointwise):
 
     def _one(self, x: Array, key: Array | None) -> Array:
         y = self.function(x, key=key) if self._takes_key() else self.function(x)
-        if self._sample_ndim == 0:  # a token out of range would read another's row
+        if self.reads_tokens:  # a token out of range would read another's row
             token = x if x.dtype.itemsize >= 4 else x.astype(jnp.int32)
             y = jnp.where((token >= 0) & (token < self.function.num_embeddings), y, jnp.nan)
         return y
@@ -247,7 +248,7 @@ class PerSample(Pointwise):
 
     def apply(self, x: Array, key: Array | None) -> Array:
         """The function at every sample."""
-        axes = x.shape[: x.ndim - self._sample_ndim]
+        axes = x.shape if self.reads_tokens else x.shape[:-1]
         rows = x.reshape(math.prod(axes), *x.shape[len(axes) :])
         keys = None if key is None or not self._takes_key() else jax.random.split(key, rows.shape[0])
         y = jax.vmap(self._one, in_axes=(0, None if keys is None else 0))(rows, keys)

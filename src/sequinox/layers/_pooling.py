@@ -22,20 +22,13 @@ class OfAnyWidth(SequenceLayer):
         return self.n_in
 
     @property
-    def memoryless(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def _lacks_width(self) -> bool:
+    def needs_width(self) -> bool:
+        """Whether the width is not known."""
         return self.n_in is None
 
     def with_width(self, n_in: int) -> "OfAnyWidth":
         """The same layer for samples of a given width."""
         return type(self)(n_in)  # pyright: ignore[reportCallIssue]
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return SequenceLayer._forward(self._fitted(xs), xs, mask, resets, key)
 
     def _shape(self, batch: BatchShape) -> tuple[int, ...]:
         name = type(self).__name__

@@ -8,11 +8,11 @@ from jaxtyping import Array
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
-from ._around import Around
 from ._sequential import as_layer, width_behind
+from ._wrapper import Wrapper
 
 
-class Residual(Around):
+class Residual(Wrapper):
     r"""A layer, and a connection past it: the samples are added to what the layer gives.
 
     $$
@@ -56,11 +56,11 @@ class Residual(Around):
         past = None if projection is None else as_layer(projection, None, f"{who}: projection")
         if inner.pools:
             raise ValueError(f"{who}: layer must give one output a sample, but {type(inner).__name__} pools over time")
-        if past is None and inner._sample_ndim == 0:
+        if past is None and inner.reads_tokens:
             raise ValueError(f"{who}: layer reads tokens, which cannot be added to what it gives; give a projection")
         if past is not None and not past.memoryless:
             raise ValueError(f"{who}: projection must be a layer without memory, got {type(past).__name__}")
-        if past is not None and past._sample_ndim != inner._sample_ndim:
+        if past is not None and past.reads_tokens != inner.reads_tokens:
             raise ValueError(f"{who}: projection must read the samples that the layer reads: vectors, or tokens")
         n_in = inner.n_in if past is None or inner.n_in is not None else past.n_in
         if past is not None and None not in (n_in, past.n_in) and past.n_in != n_in:
@@ -94,8 +94,8 @@ class Residual(Around):
         return self.layer.n_in if self.projection is None else self.projection.n_out
 
     @property
-    def _keeps_width(self) -> bool:
-        return self.n_out is None and (self.projection is None or self.projection._keeps_width)
+    def keeps_width(self) -> bool:
+        return self.n_out is None and (self.projection is None or self.projection.keeps_width)
 
     def with_width(self, n_in: int) -> "Residual":
         """The same for samples of a given width."""
@@ -113,6 +113,13 @@ class Residual(Around):
     ) -> tuple[Array, State]:
         own, others = self._keys(key)
         ys, state = self.layer.unroll(xs, state, mask=mask, resets=resets, key=own)
+        return self._add(ys, self._past(xs, mask, others)), state
+
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+    ) -> tuple[Array, State]:
+        own, others = self._keys(key)
+        ys, state = self.layer._unroll_from(xs, state, mask, resets, own, start)
         return self._add(ys, self._past(xs, mask, others)), state
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:

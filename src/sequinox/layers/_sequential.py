@@ -1,7 +1,8 @@
-"""Layers one behind another."""
+"""Layers one after another."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,13 +10,13 @@ import jax
 from jaxtyping import Array
 
 from .._checks import size
-from .._layer import Misplaced, SequenceLayer, composed_field
+from .._layer import Misplaced, SequenceLayer, composed_field, select
 from .._types import State
+from ._composite import Composite, place_of, read_names, with_names
 from ._pointwise import Dropout, PerSample
-from ._several import Several, place_of, read_names, with_names
 
 
-class Sequential(Several):
+class Sequential(Composite):
     """Layers one behind another, each reading what the one before it gives; itself a layer, which streams if they all
     do.
 
@@ -81,7 +82,7 @@ class Sequential(Several):
             fitted.append(layer)
             width = width_behind(layer, width)
         self.layers = with_names(names, fitted)
-        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not la._keeps_width), None)
+        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not la.keeps_width), None)
         self.n_out = width
 
     @property
@@ -95,8 +96,8 @@ class Sequential(Several):
         return composed_field(layer.receptive_field for layer in self.layers)
 
     @property
-    def _keeps_width(self) -> bool:
-        return all(layer._keeps_width for layer in self.layers)
+    def keeps_width(self) -> bool:
+        return all(layer.keeps_width for layer in self.layers)
 
     def _of(self, layers: tuple[SequenceLayer, ...]) -> "Sequential":
         return Sequential(layers)
@@ -111,23 +112,35 @@ class Sequential(Several):
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         states = []
-        for layer, s, k in zip(self.layers, self._apart(state), split_key(key, len(self.layers)), strict=True):
+        for layer, s, k in zip(self.layers, self._split_state(state), split_key(key, len(self.layers)), strict=True):
             x, s = layer.step(x, s, key=k)
             states.append(s)
-        return x, self._together(states)
+        return x, self._join_state(states)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:
+        run = lambda layer, xs, s, key: layer.unroll(xs, s, mask=mask, resets=resets, key=key)
+        return self._run([run] * len(self.layers), xs, state, key)
+
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+    ) -> tuple[Array, State]:
+        def run(layer: SequenceLayer, xs: Array, s: State, key: Array | None, start: State) -> tuple[Array, State]:
+            xs = xs if mask is None else select(mask, xs, layer._filler(xs))
+            return layer._unroll_from(xs, s, mask, resets, key, start)
+
+        return self._run([partial(run, start=s) for s in self._split_state(start)], xs, state, key)
+
+    def _run(self, runs: Sequence[Callable], xs: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        """The layers one after another, `runs[i](layer, xs, state, key)` each; after a pooled output by steps."""
         states, pooled = [], False
-        for layer, s, k in zip(self.layers, self._apart(state), split_key(key, len(self.layers)), strict=True):
-            if pooled:
-                xs, s = layer.step(xs, s, key=k)
-            else:
-                xs, s = layer.unroll(xs, s, mask=mask, resets=resets, key=k)
-                pooled = layer.pools
+        keys = split_key(key, len(self.layers))
+        for layer, run, s, k in zip(self.layers, runs, self._split_state(state), keys, strict=True):
+            xs, s = layer.step(xs, s, key=k) if pooled else run(layer, xs, s, k)
+            pooled = pooled or layer.pools
             states.append(s)
-        return xs, self._together(states)
+        return xs, self._join_state(states)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         pooled = False
@@ -141,14 +154,14 @@ class Sequential(Several):
 
 
 def width_behind(layer: SequenceLayer, width: int | None) -> int | None:
-    """The width that a layer gives for samples of `width`; None where it cannot be told."""
-    return layer.n_out if layer.n_out is not None else width if layer._keeps_width else None
+    """The width of a layer's outputs for samples of `width`; None if that is not known."""
+    return layer.n_out if layer.n_out is not None else width if layer.keeps_width else None
 
 
 def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
-    """What stands in a composed layer, as a layer that knows the width of its samples if that is known."""
+    """What a composed layer is given, as a layer that knows the width of its samples if that is known."""
     if isinstance(given, SequenceLayer):
-        if width is None or given.n_in is not None or given._sample_ndim == 0:
+        if width is None or given.n_in is not None or given.reads_tokens:
             return given
         return given.with_width(width)
     if isinstance(given, dict):
@@ -158,7 +171,7 @@ def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
     if not callable(given) or inspect.isclass(given):
         raise TypeError(f"{where} must be a layer, an Equinox module or a function, got {given!r}")
     layer = PerSample(given)
-    return layer if layer.n_in is not None or layer._sample_ndim == 0 or width is None else PerSample(given, width)
+    return layer if layer.n_in is not None or layer.reads_tokens or width is None else PerSample(given, width)
 
 
 def split_key(key: Array | None, n: int) -> Sequence[Array | None]:

@@ -8,10 +8,10 @@ from jaxtyping import Array
 
 from .._layer import SequenceLayer
 from .._types import State
-from ..layers._around import Around
+from ..layers._wrapper import Wrapper
 
 
-class EncoderDecoder(Around):
+class EncoderDecoder(Wrapper):
     """An encoder, and a decoder with cross-attention to what the encoder gives.
 
     As a layer it reads the *target* sequence; the source is in its state. `state = model.start(source)` reads the

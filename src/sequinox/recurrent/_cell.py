@@ -107,8 +107,13 @@ class RecurrentCell(SequenceLayer[S]):
     def _unroll(
         self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, S]:
-        init = None if mask is None and resets is None else self.init_state(xs.shape[:-2], xs.dtype)
-        return _unroll_jitted(self, xs, state, mask, resets, init, key)
+        start = None if mask is None and resets is None else self._initial(xs)
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
+
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
 
 
 @eqx.filter_jit

@@ -396,7 +396,7 @@ def make_probe(
     n_rows = len(MASKED_ROWS)
 
     def samples() -> np.ndarray:
-        if layer._sample_ndim == 0:
+        if layer.reads_tokens:
             return random.integers(0, 2 if n_in is None else n_in, (n_rows, n_time)).astype(np.int32)
         width = layer.n_in or n_in or 3
         return random.normal(size=(n_rows, n_time, width)).astype(dtype)

@@ -48,7 +48,7 @@ def rows(p: Probe) -> None:
     for i in range(0, p.n_rows, 2):
         others = np.arange(p.n_rows) != i
         xs = p.xs.copy()
-        xs[i] = 1 if p.layer._sample_ndim == 0 else np.nan
+        xs[i] = 1 if p.layer.reads_tokens else np.nan
         got = p.full(xs)
         for name in ("ys", "final", "d_xs", "d_state"):
             case = f"other content in row {i}: {name} of the other rows"

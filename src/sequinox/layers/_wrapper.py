@@ -1,7 +1,6 @@
 """A layer around another."""
 
 import abc
-from typing import Any
 
 from jaxtyping import Array
 
@@ -9,8 +8,8 @@ from .._layer import S, SequenceLayer
 from .._types import BatchShape, DType
 
 
-class Around(SequenceLayer[S]):
-    """A layer that runs another as it is, but for what a subclass says otherwise."""
+class Wrapper(SequenceLayer[S]):
+    """A layer that runs another as it is, except for what a subclass changes."""
 
     @property
     @abc.abstractmethod
@@ -43,11 +42,11 @@ class Around(SequenceLayer[S]):
         return self.inner.receptive_field
 
     @property
-    def _keeps_width(self) -> bool:
-        return self.inner._keeps_width
+    def keeps_width(self) -> bool:
+        return self.inner.keeps_width
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return (self.inner,)
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
@@ -62,14 +61,13 @@ class Around(SequenceLayer[S]):
     ) -> tuple[Array, S]:
         return self.inner._unroll(xs, state, mask, resets, key)
 
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return self.inner._forward(xs, mask, resets, key)
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        return self.inner._unroll_from(xs, state, mask, resets, key, start)
 
     def _filler(self, x: Array) -> Array:
         return self.inner._filler(x)
 
     def _remember(self, state: S, memory: Array, mask: Array | None) -> S:
         return self.inner._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> S:
-        return self.inner._conform_state(state, batch, dtype, where)
