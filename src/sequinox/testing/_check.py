@@ -15,6 +15,7 @@ PROMISES: dict[str, Callable[[Probe], None]] = {
     "rows": _transforms.rows,
     "causality": _time.causality,
     "final_state": _time.final_state,
+    "states": _time.states,
     "transforms": _transforms.transforms,
     "dtypes": _transforms.dtypes,
     "compilation": _transforms.compilation,
@@ -46,6 +47,7 @@ def check_layer(
     | `rows`        | a batch equals its rows one by one                                                            |
     | `causality`   | what comes later does not matter to an output, nor what came before its receptive field       |
     | `final_state` | the final state is each row's own                                                             |
+    | `states`      | `unroll(states="every")` gives the states that steps reach                                    |
     | `transforms`  | jit, `jax.vmap`, gradients of mapped and maps of gradients, nested batches                    |
     | `dtypes`      | float16, bfloat16, float32 and float64, without promotion of dtypes or ranks                  |
     | `compilation` | one trace for any lengths, any second call, any layer of the same configuration               |

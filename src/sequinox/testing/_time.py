@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from .._layer import SequenceLayer
 from ..attention import with_capacity
 from ._caches import WithFixedCaches
-from ._probe import STEP, Probe, Result, add, to_device
+from ._probe import STEP, Probe, Result, add, every_state, to_device, to_numpy
 
 
 def modes(p: Probe) -> None:
@@ -346,6 +346,23 @@ def final_state(p: Probe) -> None:
     for n in range(p.n_time + 1):
         rows = lengths == n
         p.close(_rows(final, rows), _rows(states[n], rows), f"the final state of rows of length {n}")
+
+
+def states(p: Probe) -> None:
+    """Promise 7: `unroll(states="every")` gives the states that steps reach."""
+    if not p.layer.streams or p.draws:
+        return
+    mask, resets, state, y = p.masks, np.roll(p.resets, 3, 0), p.state, None
+    ys, every = to_numpy(every_state(p.layer, *to_device((p.xs, state, mask, resets))))
+    for t in range(p.n_time):
+        d_ys = p.d_ys if p.layer.pools else p.d_ys[:, t]
+        y, state, *_ = p.run(p.xs[:, t], state, how="step", mask=mask[:, t], resets=resets[:, t], d_ys=d_ys)
+        case = f'sample {t} of unroll(states="every") and of steps'
+        p.close(jax.tree.map(lambda a, t=t: a[:, t], every), state, f"{case}: state")
+        if not p.layer.pools:
+            p.close(ys[:, t], y, f"{case}: output")
+    if p.layer.pools:
+        p.close(ys, y, 'unroll(states="every") and steps: output')
 
 
 def _lift(flags: Any, like: Any) -> Any:
