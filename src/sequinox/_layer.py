@@ -8,14 +8,14 @@
 The three ways of running agree, in values and in gradients, at every way of cutting a sequence into stretches.
 
 **Masks.** `mask` is True on real samples. A masked step leaves every leaf of the state as it was and outputs zeros;
-what stands in it (NaN included) reaches nothing, and the gradient with respect to it is exactly zero. Masked steps may
-stand anywhere in a row, and a row may have no real sample at all.
+its content (NaN included) reaches nothing, and the gradient with respect to it is exactly zero. Masked steps may be
+anywhere in a row, and a row may have no real sample at all.
 
-**Resets.** `resets` is True where the state starts afresh *before* the sample is read, so that rows packed one behind
+**Resets.** `resets` is True where the state starts afresh *before* the sample is read, so that rows packed one after
 another equal separate rows. A reset on a masked step is as absent as the step itself.
 
-**Batches.** Any number of leading batch axes, also none; every leaf of a state carries them first. Under `jax.vmap` a
-layer does the same as with a batch axis.
+**Batches.** Any number of leading batch axes, including none; every leaf of a state carries them first. Under
+`jax.vmap` a layer does the same as with a batch axis.
 """
 
 import abc
@@ -32,7 +32,7 @@ from typing_extensions import TypeVar
 from ._checks import check_array, check_flags, check_key, conform
 from ._precision import dtypes, misfit
 from ._show import pdoc
-from ._types import BatchShape, DType, State
+from ._types import ArrayLike, BatchShape, DType, PRNGKey, State
 
 if TYPE_CHECKING:  # an argument too many: a type checker refuses it, and a call says what to write instead
     from typing import Never as Misplaced
@@ -100,7 +100,7 @@ class SequenceLayer(eqx.Module, Generic[S]):
     def _unroll_every(
         self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, S]:
-        """As `_unroll`, but with the states after all samples, stacked behind the batch axes. Default: a scan over
+        """As `_unroll`, but with the states after all samples, stacked after the batch axes. Default: a scan over
         what `step` does."""
         return scan_steps(self, xs, state, mask, resets, key, every=True)
 
@@ -140,7 +140,7 @@ class SequenceLayer(eqx.Module, Generic[S]):
 
     @property
     def pools(self) -> bool:
-        """Whether a stretch gives one output, `"*batch n_out"`, instead of one a sample."""
+        """Whether a stretch has one output, `"*batch n_out"`, instead of one a sample."""
         return False
 
     @property
@@ -223,12 +223,12 @@ class SequenceLayer(eqx.Module, Generic[S]):
     @final
     def step(
         self,
-        x: Any,
+        x: ArrayLike,
         state: S | None = None,
         *misplaced: Misplaced,
-        mask: Any = None,
-        resets: Any = None,
-        key: Any = None,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
     ) -> tuple[Array, S]:
         """Reads one sample.
 
@@ -265,12 +265,12 @@ class SequenceLayer(eqx.Module, Generic[S]):
     @final
     def unroll(
         self,
-        xs: Any,
+        xs: ArrayLike,
         state: S | None = None,
         *misplaced: Misplaced,
-        mask: Any = None,
-        resets: Any = None,
-        key: Any = None,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
         states: Literal["last", "every"] = "last",
     ) -> tuple[Array, S]:
         """Reads a stretch of samples from a given state.
@@ -286,7 +286,7 @@ class SequenceLayer(eqx.Module, Generic[S]):
 
         Returns:
             The outputs `"*batch time n_out"` (one output `"*batch n_out"` from a layer that pools), and each row's own
-            state after its last real sample. With `states="every"`, every array of the state has a time axis behind the
+            state after its last real sample. With `states="every"`, every array of the state has a time axis after the
             batch axes, `"*batch time ..."`; a masked sample repeats the state before it.
 
         Raises:
@@ -309,7 +309,14 @@ class SequenceLayer(eqx.Module, Generic[S]):
         return self._finish(ys, mask, who), after
 
     @final
-    def forward(self, xs: Any, *misplaced: Misplaced, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+    def forward(
+        self,
+        xs: ArrayLike,
+        *misplaced: Misplaced,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
+    ) -> Array:
         """Reads a whole sequence from the initial state: `unroll` without the states.
 
         Arguments:
@@ -328,13 +335,22 @@ class SequenceLayer(eqx.Module, Generic[S]):
         return self._finish(self._forward(xs, mask, resets, key), mask, who)
 
     @final
-    def __call__(self, xs: Any, *misplaced: Misplaced, mask: Any = None, resets: Any = None, key: Any = None) -> Array:
+    def __call__(
+        self,
+        xs: ArrayLike,
+        *misplaced: Misplaced,
+        mask: ArrayLike | None = None,
+        resets: ArrayLike | None = None,
+        key: PRNGKey | None = None,
+    ) -> Array:
         """The same as [`forward`][sequinox.SequenceLayer.forward]."""
         return self.forward(xs, *misplaced, mask=mask, resets=resets, key=key)
 
     # ---- checks ----------------------------------------------------------------------------------------------------
 
-    def _check_sequence(self, xs: Any, mask: Any, resets: Any, key: Any, who: str) -> tuple[Any, ...]:
+    def _check_sequence(
+        self, xs: Any, mask: Any, resets: Any, key: Any, who: str
+    ) -> tuple[Array, tuple[int, ...], Array | None, Array | None, Array | None]:
         xs, batch = self._check_samples(xs, who, "xs", time=True)
         flags = (*batch, xs.shape[len(batch)])
         mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
@@ -493,7 +509,7 @@ def scan_steps(
 
     first = lambda a: None if a is None else jnp.moveaxis(a, axis, 0)
     last, (ys, states) = scan_time(body, state, (first(xs), first(mask), first(resets), keys))
-    if layer.pools:  # a stretch of no samples gives the output so far
+    if layer.pools:  # a stretch of no samples returns the output so far
         ys, _ = layer._unroll(xs[(slice(None),) * axis + (slice(0),)], last, None, None, key)
     else:
         ys = jnp.moveaxis(ys, 0, axis)

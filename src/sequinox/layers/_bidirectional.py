@@ -25,7 +25,7 @@ class Bidirectional(SequenceLayer):
     """Two layers on one sequence, the second reading it backwards; their outputs are concatenated.
 
     Each row is read backwards within its own mask: the backward layer's first sample is the row's last real one, its
-    final state stands at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
+    final state is at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
     pool give one output, each direction's own: `Bidirectional(Sequential([GRU(...), LastStep()]), Sequential([GRU(...),
     LastStep()]))` is the forward output at the last sample beside the backward output at the first; of packed rows,
     both are the last one's.

@@ -1,8 +1,8 @@
 """What layers made of a list of others share: their names, and a state of their states."""
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,6 +10,12 @@ import jax
 from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
+
+LayerLike: TypeAlias = SequenceLayer | Callable[..., Any] | dict[str, Any]
+"""What a composed layer takes as one: a layer, an Equinox module, a function of one sample, layers by their names."""
+
+LayerList: TypeAlias = list[Any] | tuple[Any, ...] | dict[str, Any]
+"""Several of those, or pairs of a name and one."""
 
 
 class Named(tuple):

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
-from ._composite import Composite, place_of, read_names, with_names
+from ._composite import Composite, LayerList, place_of, read_names, with_names
 from ._sequential import as_layer, split_key, width_behind
 
 
@@ -44,12 +44,12 @@ class Parallel(Composite):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, layers: Any, join: Literal["concatenate", "sum"] = "concatenate"):
+    def __init__(self, layers: LayerList, join: Literal["concatenate", "sum"] = "concatenate"):
         """
         Arguments:
             layers: at least one; sequence layers, Equinox modules, or functions of one sample. A list or a tuple; with
                 names a dictionary, or a list of pairs `(name, layer)`.
-            join: `"concatenate"` (default), the outputs one behind another in the order of the layers, or `"sum"`.
+            join: `"concatenate"` (default), the outputs one after another in the order of the layers, or `"sum"`.
 
         Raises:
             TypeError, ValueError: if there is none, if they do not read the same samples, if some pool over time and
@@ -105,8 +105,8 @@ class Parallel(Composite):
     def with_width(self, n_in: int) -> "Parallel":
         """The same layers for samples of a given width."""
         n_in = size(n_in, "Parallel", "n_in")
-        told = [as_layer(layer, n_in, place_of(self.names, i, "Parallel")) for i, layer in enumerate(self.layers)]
-        return Parallel(with_names(self.names, told), self.join)
+        fitted = [as_layer(layer, n_in, place_of(self.names, i, "Parallel")) for i, layer in enumerate(self.layers)]
+        return Parallel(with_names(self.names, fitted), self.join)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         return self._run(lambda layer, s, k: layer.step(x, s, key=k), state, key)

@@ -3,6 +3,7 @@
 import abc
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -155,9 +156,9 @@ class Dropout(Pointwise):
 class PerSample(Pointwise):
     """An Equinox module, or any function of one sample, applied to every sample.
 
-    [`Sequential`][sequinox.layers.Sequential] makes one of whatever stands in it and is no sequence layer, so that
+    [`Sequential`][sequinox.layers.Sequential] makes one of whatever it is given that is no sequence layer, so that
     `eqx.nn.LayerNorm(8)` or `jnp.tanh` can be written there as they are. `eqx.nn.Embedding` reads integer tokens; one
-    out of range gives NaN, since it cannot raise under `jit`.
+    out of range becomes NaN, since it cannot raise under `jit`.
 
     ??? example
 
@@ -174,12 +175,12 @@ class PerSample(Pointwise):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, function: Any, n_in: int | None = None):
+    def __init__(self, function: Callable[..., Any], n_in: int | None = None):
         """
         Arguments:
             function: takes one sample, `" n_in"` (one integer for `eqx.nn.Embedding`), and returns one output; a module
                 of Equinox is also given `key=`, one of its own for each sample.
-            n_in: width of a sample. Default: read off the module where it tells.
+            n_in: width of a sample. Default: that of the module, if it has one.
 
         Raises:
             TypeError: for what is no function of one sample: modules with a state, that work over an axis, or recurrent
@@ -193,10 +194,10 @@ class PerSample(Pointwise):
         if stateful or isinstance(function, _NOT_PER_SAMPLE):
             raise TypeError(f"PerSample: {type(function).__name__} is not a function of one sample")
         self.function = function
-        told = _width(function)
-        self.n_in = told if n_in is None else size(n_in, "PerSample", "n_in")
-        if told is not None and self.n_in != told:
-            raise ValueError(f"PerSample: {type(function).__name__} takes samples of width {told}, got {n_in}")
+        width = _width(function)
+        self.n_in = width if n_in is None else size(n_in, "PerSample", "n_in")
+        if width is not None and self.n_in != width:
+            raise ValueError(f"PerSample: {type(function).__name__} takes samples of width {width}, got {n_in}")
         self.n_out = self._find_n_out()
 
     @property
@@ -209,7 +210,7 @@ class PerSample(Pointwise):
         return False
 
     def with_width(self, n_in: int) -> "PerSample":
-        """The same function of samples of a given width: what width it gives is then known."""
+        """The same function of samples of a given width: the width of its outputs is then known."""
         return PerSample(self.function, n_in) if type(self) is PerSample else self
 
     def _filler(self, x: Array) -> Array:
@@ -271,7 +272,7 @@ _NOT_PER_SAMPLE = (
 
 
 def _width(module: Any) -> int | None:
-    """The width that an Equinox module tells, if it does."""
+    """The width of the samples that an Equinox module reads, if it has one."""
     for name in ("in_features", "in_size"):
         width = getattr(module, name, None)
         if isinstance(width, int):

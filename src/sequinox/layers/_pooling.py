@@ -38,18 +38,18 @@ class OfAnyWidth(SequenceLayer):
 
 
 class Pooling(OfAnyWidth):
-    """A layer that gives one output for a stretch."""
+    """A layer that returns one output for a stretch."""
 
     @property
     def pools(self) -> bool:
-        """True: a stretch gives one output."""
+        """True: a stretch has one output."""
         return True
 
 
 class LastStep(Pooling):
     """The row's last real sample; zeros in a row that has had none.
 
-    The state is that sample, so that a stretch in which a row has no real sample still gives it. In a stream, `step`
+    The state is that sample, so that a stretch in which a row has no real sample still returns it. In a stream, `step`
     passes the sample on.
 
     ??? example
@@ -69,7 +69,7 @@ class LastStep(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "LastStep", "n_in")
 
@@ -119,7 +119,7 @@ class MeanOverTime(Pooling):
     """The mean of the row's real samples (since its last reset); zeros in a row that has had none.
 
     The state is the running mean and its number, kept in float32 at least: in half precision a long mean would stand
-    still. In a stream, `step` gives the mean so far.
+    still. In a stream, `step` returns the mean so far.
 
     ??? example
 
@@ -138,7 +138,7 @@ class MeanOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "MeanOverTime", "n_in")
 
@@ -189,7 +189,7 @@ class MaxOverTime(Pooling):
 
     Of equal samples the first one counts: it receives the whole gradient. NaN counts as the largest. The state is the
     largest sample so far and whether there was one, so that negative numbers are not taken for smaller than nothing. In
-    a stream, `step` gives the largest so far.
+    a stream, `step` returns the largest so far.
 
     ??? example
 
@@ -208,7 +208,7 @@ class MaxOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "MaxOverTime", "n_in")
 

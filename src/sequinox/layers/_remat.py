@@ -16,7 +16,7 @@ from ._wrapper import Wrapper
 class Remat(Wrapper[S]):
     """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
 
-    Only `unroll` and `forward` are affected. What the layer reads and gives is kept; with `checkpoint_every=k` also its
+    This changes `unroll` and `forward`. What the layer reads and returns is kept; with `checkpoint_every=k` also its
     state after every stretch of `k` samples, from which one stretch at a time is computed again. The derivative then
     holds `time / k + k` states instead of `time`: fewest where `k` is about the root of `time`. The layer must stream,
     and its state must keep its shape.
@@ -71,12 +71,18 @@ class Remat(Wrapper[S]):
         return Remat(self.layer.with_width(n_in), self.checkpoint_every)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
         if self.checkpoint_every is None or xs.shape[self._time_axis(xs.ndim)] <= self.checkpoint_every:
             return _again(self.layer, xs, state, mask, resets, key)
         require_fixed(state, "Remat: checkpoint_every")
         return _in_stretches(self.layer, self.checkpoint_every, xs, state, mask, resets, key)
+
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        run = lambda layer, *args: layer._unroll_from(*args)
+        return eqx.filter_checkpoint(run)(self.layer, xs, state, mask, resets, key, start)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         if self.checkpoint_every is None:

@@ -1,19 +1,18 @@
 """A connection past a layer."""
 
-from typing import Any
-
 import jax
 from jaxtyping import Array
 
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
+from ._composite import LayerLike
 from ._sequential import as_layer, width_behind
 from ._wrapper import Wrapper
 
 
 class Residual(Wrapper):
-    r"""A layer, and a connection past it: the samples are added to what the layer gives.
+    r"""A layer, and a connection past it: the samples are added to the outputs of the layer.
 
     $$
     y_t = x_t + f(x)_t \qquad \text{or, with a projection,} \qquad y_t = P x_t + f(x)_t
@@ -40,12 +39,12 @@ class Residual(Wrapper):
     layer: SequenceLayer
     projection: SequenceLayer | None
 
-    def __init__(self, layer: Any, *, projection: Any = None):
+    def __init__(self, layer: LayerLike, *, projection: LayerLike | None = None):
         """
         Arguments:
             layer: a sequence layer that does not pool over time, an Equinox module or a function of one sample.
-            projection: what the samples go through on the way past the layer: a layer without memory that gives what
-                the layer gives, such as `Dense(n_in, n_out, key)`. Default: nothing, they are added as they are.
+            projection: what the samples go through on the way past the layer: a layer without memory, with
+                outputs as wide as those of the layer, such as `Dense(n_in, n_out, key)`. Default: nothing.
 
         Raises:
             TypeError, ValueError: if the layer pools over time or changes the width without a projection, or if the
@@ -80,17 +79,15 @@ class Residual(Wrapper):
     @property
     def n_in(self) -> int | None:
         """That of the layer, or of the projection."""
-        told = self.layer.n_in
-        if told is not None:
-            return told
+        if self.layer.n_in is not None:
+            return self.layer.n_in
         return self.layer.n_out if self.projection is None else self.projection.n_in
 
     @property
     def n_out(self) -> int | None:
         """That of the layer, or of the projection."""
-        told = self.layer.n_out
-        if told is not None:
-            return told
+        if self.layer.n_out is not None:
+            return self.layer.n_out
         return self.layer.n_in if self.projection is None else self.projection.n_out
 
     @property

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,20 +11,20 @@ from jaxtyping import Array
 from .._checks import size
 from .._layer import Misplaced, SequenceLayer, composed_field, select
 from .._types import State
-from ._composite import Composite, place_of, read_names, with_names
+from ._composite import Composite, LayerLike, LayerList, place_of, read_names, with_names
 from ._pointwise import Dropout, PerSample
 
 
 class Sequential(Composite):
-    """Layers one behind another, each reading what the one before it gives; itself a layer, which streams if they all
-    do.
+    """Layers one after another, each reading the outputs of the one before it; itself a layer, which streams if they
+    all do.
 
-    Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, gives the layers names: the
+    Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, names the layers: the
     state is then a dictionary by those names, `net["rnn"]` is the layer, and `layers['rnn'].W` the path of a weight.
     Such networks nest. A slice, `net[:2]`, is the `Sequential` of the layers in it.
 
     Whatever is no sequence layer (`eqx.nn.LayerNorm(8)`, `jnp.tanh`) is applied to every sample, as
-    [`PerSample`][sequinox.layers.PerSample]. Behind a layer that pools over time only layers without memory may stand:
+    [`PerSample`][sequinox.layers.PerSample]. After a layer that pools over time only layers without memory may come:
     they read the pooled output.
 
     ??? example
@@ -51,16 +50,16 @@ class Sequential(Composite):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, layers: Any, *misplaced: Misplaced):
+    def __init__(self, layers: LayerList, *misplaced: Misplaced):
         """
         Arguments:
             layers: at least one; sequence layers, Equinox modules, or functions of one sample. A list or a tuple; with
                 names a dictionary, in whose order they run, or a list of pairs `(name, layer)`. A dictionary inside
-                stands for a `Sequential` of it.
+                becomes a `Sequential` of it.
 
         Raises:
-            TypeError, ValueError: if there is none, if a layer does not fit the width that the one before it gives, if
-                a layer with memory stands behind one that pools, or if names are no strings or not all different.
+            TypeError, ValueError: if there is none, if a layer does not fit the width of the one before it, if a
+                layer with memory comes after one that pools, or if names are no strings or not all different.
         """
         names, several = read_names(layers, "Sequential", misplaced)
         fitted: list[SequenceLayer] = []
@@ -158,7 +157,7 @@ def width_behind(layer: SequenceLayer, width: int | None) -> int | None:
     return layer.n_out if layer.n_out is not None else width if layer.keeps_width else None
 
 
-def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
+def as_layer(given: LayerLike, width: int | None, where: str) -> SequenceLayer:
     """What a composed layer is given, as a layer that knows the width of its samples if that is known."""
     if isinstance(given, SequenceLayer):
         if width is None or given.n_in is not None or given.reads_tokens:

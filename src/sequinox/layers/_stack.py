@@ -14,7 +14,7 @@ from .._types import BatchShape, DType, State
 
 
 class Stack(SequenceLayer):
-    """Layers of one configuration, one behind another: as a `Sequential` of them, but compiled once for all.
+    """Layers of one configuration, one after another: as a `Sequential` of them, but compiled once for all.
 
     Their arrays are stacked along a new leading axis, and `jax.lax.scan` walks over them in `forward` and `unroll`, so
     that compilation takes no longer for many layers than for one. `stack.layer` holds the stacked arrays. The state is
@@ -41,7 +41,7 @@ class Stack(SequenceLayer):
     def __init__(self, layers: Sequence[SequenceLayer]):
         """
         Arguments:
-            layers: at least one, all of the same class, sizes and options, which give what they get: `n_out == n_in`.
+            layers: at least one, all of the same class, sizes and options, which keep the width: `n_out == n_in`.
 
         Raises:
             TypeError: if one is not a sequence layer.

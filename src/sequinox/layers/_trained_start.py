@@ -21,7 +21,7 @@ class TrainedStart(Wrapper[S]):
     s_0 = \theta
     $$
 
-    `start` is the initial state of one stream, as the layer's own `init_state` gives it, in float32 at least; its
+    `start` is the initial state of one stream, as the layer's own `init_state` returns it, in float32 at least; its
     floating-point arrays are parameters, and counts in it stay what they are. A state that is given to `unroll` or
     `step` takes its place.
 

@@ -70,8 +70,8 @@ class WeightDrop(Wrapper[S]):
 
         Raises:
             TypeError: if `layer` is no sequence layer, or `where` no function.
-            ValueError: if `p` is not in [0, 1); if there are no recurrent weights, or `where` gives none, or something
-                that is no floating-point array of the layer. On a call in training without a key, if `p` is not 0.
+            ValueError: if `p` is not in [0, 1); if there are no recurrent weights, or `where` returns none, or what is
+                no floating-point array of the layer. On a call in training without a key, if `p` is not 0.
         """
         if not isinstance(layer, SequenceLayer):
             raise TypeError(f"WeightDrop: layer must be a sequence layer, got {type(layer).__name__}")

@@ -36,7 +36,7 @@ class WithFixedCaches(Wrapper):
 def with_fixed_caches(
     layer: SequenceLayer, rebuild: Callable[[], SequenceLayer] | None, capacity: int
 ) -> tuple[SequenceLayer, Callable[[], SequenceLayer] | None]:
-    """The layer and what makes it anew, with caches of fixed size if it has such as grow."""
+    """The layer and the function that makes it again; with caches of fixed size, if it has growing ones."""
     if not grows(layer.init_state()):
         return layer, rebuild
     again = None if rebuild is None else lambda: WithFixedCaches(rebuild(), capacity)

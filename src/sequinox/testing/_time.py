@@ -163,7 +163,7 @@ def empty(p: Probe) -> None:
         content = np.full_like(p.xs, -1 if p.layer.reads_tokens else np.nan)
         masked = p.full(content, state, mask=np.zeros((p.n_rows, p.n_time), bool))
         p.identical(masked.final, nothing.final, f"all masked, from {start}: final")
-        # What is computed behind a pooled output may be rounded otherwise in a program for another length.
+        # What is computed after a pooled output may be rounded otherwise in a program for another length.
         same = p.close if pools and not _pooled_last(p.layer) else p.identical
         for name in ("d_state", "d_layer", *(["ys"] if pools else [])):
             same(getattr(masked, name), getattr(nothing, name), f"all masked, from {start}: {name}")
@@ -196,7 +196,7 @@ def _pooled_last(layer: SequenceLayer) -> bool:
 def resets(p: Probe) -> None:
     """Promise 4: rows packed with resets equal separate rows, and nothing crosses."""
     every = np.ones_like(p.masks)
-    # A layer that reads from the end meets a given state behind the last reset, so such states are not compared.
+    # A layer that reads from the end meets a given state after the last reset, so such states are not compared.
     start = {} if p.layer.streams else {"state": p.initial(), "d_final": p.zeros()[1]}
     if not p.draws:
         bare = p.run(resets=p.resets, **start)
@@ -243,8 +243,8 @@ def _separately(p: Probe, mask: Any, flags: Any, packed: Result) -> None:
                 p.close(_rows(got.final, last), _rows(packed.final, last), f"{case}: state")
                 first = rows & given
                 p.close(_rows(got.d_state, first), _rows(packed.d_state, first), f"{case}: gradient of the state")
-            begun = rows & (flags & mask)[:, s]  # by a reset, not in a given state
-            d_layers += [got.d_layer, p.through_start(_only(begun, got.d_state))]
+            started = rows & (flags & mask)[:, s]  # by a reset, not in a given state
+            d_layers += [got.d_layer, p.through_start(_only(started, got.d_state))]
     p.close(add(*d_layers), packed.d_layer, "packed and as rows of their own: gradient of the weights")
 
 
@@ -349,7 +349,7 @@ def final_state(p: Probe) -> None:
 
 
 def states(p: Probe) -> None:
-    """Promise 7: `unroll(states="every")` gives the states that steps reach."""
+    """Promise 7: `unroll(states="every")` returns the states that steps reach."""
     if not p.layer.streams or p.draws:
         return
     mask, resets, state, y = p.masks, np.roll(p.resets, 3, 0), p.state, None

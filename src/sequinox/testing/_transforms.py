@@ -148,7 +148,7 @@ def compilation(p: Probe) -> None:
     if p.rebuild is not None:
         p.full(layer=p.rebuild())
     if p.traces.n > before:
-        p.fail("a layer of the same configuration is traced anew: it holds something that is not equal to its like")
+        p.fail("a layer of the same configuration is traced again: it holds something that is not equal to its like")
 
 
 @eqx.filter_jit
@@ -176,4 +176,4 @@ def training(p: Probe) -> None:
     before = p.traces.n
     p.finite(p.full(layer=updated), "after an optimiser step")
     if p.traces.n > before:
-        p.fail("the layer is traced anew after an optimiser step")
+        p.fail("the layer is traced again after an optimiser step")
