@@ -1,5 +1,8 @@
-"""`unroll(states="every")`: the states after all samples. For every layer of the table, `check_layer` compares them with
-those of steps, with masks and resets; here are their gradients, the edges, and what refuses."""
+"""`unroll(states="every")`: the states after all samples.
+
+For every layer of the table, `check_layer` compares them with those of steps, with masks and resets; here are their
+gradients, the edges, and what refuses.
+"""
 
 from typing import Any
 
