@@ -20,7 +20,7 @@ def conform(state: Any, expected: Any, where: str) -> State:
     Tuples and lists stand for each other and for named tuples, so that a plain pair `(y, c)` is an LSTM's state.
     """
     if hasattr(expected, "as_given"):  # a cache may have other shapes than at the start
-        expected = expected.as_given(state)
+        expected = expected.as_given(state, where)
     if isinstance(expected, tuple) or type(expected) is list:
         names = getattr(expected, "_fields", None)
         given = check_tuple(state, len(expected), where, type(expected) if names else None)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, check_key, conform, float_dtype, size
+from .._checks import batch_shape, check_flags, check_key, float_dtype, size
 from .._layer import SequenceLayer, select
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
@@ -26,7 +26,26 @@ class Memory(NamedTuple):
     real: Bool[Array, "*batch places"]
 
 
-class MultiHeadCrossAttention(SequenceLayer):
+class NoMemory(NamedTuple):
+    """The state of cross-attention before a memory is read: one without places, from which nothing runs."""
+
+    k: Float[Array, "*batch 0 d_kv"]
+    v: Float[Array, "*batch 0 d_kv"]
+    real: Bool[Array, "*batch 0"]
+
+    def as_given(self, given: Any, where: str) -> "Memory | NoMemory":
+        """What a given state is to be like, where a layer begins with this: a memory of any number of places."""
+        if isinstance(given, NoMemory):
+            return self
+        if not isinstance(given, tuple) or len(given) != 3:
+            raise TypeError(f"{where} must be a Memory, as read gives, got {type(given).__name__}")
+        shape = getattr(given[0], "shape", ())
+        batch, number = self.real.shape[:-1], shape[-2] if len(shape) > 1 else 0
+        kv = jax.ShapeDtypeStruct((*batch, number, self.k.shape[-1]), self.k.dtype)
+        return Memory(kv, kv, jax.ShapeDtypeStruct((*batch, number), bool))  # pyright: ignore[reportArgumentType]
+
+
+class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
     r"""Multi-head attention of one sequence to another: each sample looks at every place of a memory.
 
     As [`MultiHeadSelfAttention`][sequinox.MultiHeadSelfAttention], with queries from the samples $x$ and keys and
@@ -139,31 +158,27 @@ class MultiHeadCrossAttention(SequenceLayer):
         real = jnp.ones(memory.shape[:-1], bool) if mask is None else mask
         return Memory(k.reshape(shape), v.reshape(shape), real)
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> tuple[()]:
-        """The empty tuple: no memory has been read."""
-        del dtype
-        batch_shape(batch, "MultiHeadCrossAttention.init_state")
-        return ()
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> NoMemory:
+        """No memory has been read yet.
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the weights.
+        """
+        who = "MultiHeadCrossAttention.init_state"
+        batch, dtype = batch_shape(batch, who), float_dtype(self.dtype if dtype is None else dtype, who)
+        empty = lambda: jnp.zeros((*batch, 0, self.n_kv_heads * self.d_head), dtype)
+        return NoMemory(empty(), empty(), jnp.zeros((*batch, 0), bool))
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> Memory:
+        del state
         return self.read(memory, mask=mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        if not isinstance(state, tuple) or len(state) not in (0, 3):
-            raise TypeError(f"{where} must be a Memory, as read gives, got {type(state).__name__}")
-        if not state:
-            return ()
-        shape = getattr(state[0], "shape", ())
-        number = shape[-2] if len(shape) > 1 else 0
-        dtype = float_dtype(self.dtype if dtype is None else dtype, where)
-        kv = jax.ShapeDtypeStruct((*batch, number, self.n_kv_heads * self.d_head), dtype)
-        return conform(state, Memory(kv, kv, jax.ShapeDtypeStruct((*batch, number), bool)), where)  # pyright: ignore[reportArgumentType]
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: Memory | NoMemory, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, Memory | NoMemory]:
         del mask, resets
         q, k, v, visible = self._whole(xs, state)
         heads = attend(q, k, v, visible, chunk_size=self.chunk_size, drop=drop_of(self.dropout), key=key)
@@ -182,18 +197,13 @@ class MultiHeadCrossAttention(SequenceLayer):
         """
         who = "MultiHeadCrossAttention.attention_weights"
         xs, batch = self._check_samples(xs, who, "xs", time=True)
-        state = self._conform_state(state, batch, xs.dtype, f"{who}: state")
+        state = self._resolve_state(state, batch, xs.dtype, who)
         q, k, _, visible = self._whole(xs, state)
         shape = (*batch, self.n_heads, xs.shape[-2], k.shape[1])
         return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(shape)
 
-    @property
-    def memoryless(self) -> bool:
-        """False: it has the memory that it looks at, though its state is empty until that is read."""
-        return False
-
-    def _whole(self, xs: Array, state: State) -> tuple[Array, Array, Array, Visible]:
-        if not state:
+    def _whole(self, xs: Array, state: Memory | NoMemory) -> tuple[Array, Array, Array, Visible]:
+        if isinstance(state, NoMemory):
             raise ValueError(
                 "MultiHeadCrossAttention: there is no memory to look at: begin with "
                 "state = layer.read(memory), or of an encoder-decoder with model.encode(source)"

@@ -179,13 +179,6 @@ class MultiHeadSelfAttention(SequenceLayer):
         require_streaming(self, "MultiHeadSelfAttention.init_cache")
         return self.init_state(batch, dtype, capacity=capacity)
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        kinds = (RingKVCache,) if self.window is not None else (KVCache, GrowingKVCache)
-        if self.causal and type(state) not in kinds:
-            names = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{where} must be a {names}, as init_cache gives, got {type(state).__name__}")
-        return super()._conform_state(state, batch, dtype, where)
-
     # ---- running ---------------------------------------------------------------------------------------------------
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_key, check_tuple, flag, float_dtype
+from .._checks import check_key, flag, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, FeedForward, PerSample
@@ -174,20 +174,13 @@ class TransformerBlock(SequenceLayer):
             batch: the batch axes, an integer or a tuple; `()` for a single stream.
             dtype: dtype of the stream; default: that of the weights.
         """
-        batch = batch_shape(batch, "TransformerBlock.init_state")
-        return BlockState(self.self_attention.init_state(batch, dtype), ())
+        memory = () if self.cross_attention is None else self.cross_attention.init_state(batch, dtype)
+        return BlockState(self.self_attention.init_state(batch, dtype), memory)
 
     def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
         if self.cross_attention is None:
             return state
         return BlockState(state.self_attention, self.cross_attention.read(memory, mask=mask))
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> BlockState:
-        own, memory = check_tuple(state, 2, where, BlockState)
-        own = self.self_attention._conform_state(own, batch, dtype, f"{where}.self_attention")
-        if self.cross_attention is None:
-            return BlockState(own, check_tuple(memory, 0, f"{where}.cross_attention"))
-        return BlockState(own, self.cross_attention._conform_state(memory, batch, dtype, f"{where}.cross_attention"))
 
     def _step(self, x: Array, state: BlockState, key: Array | None) -> tuple[Array, BlockState]:
         run = lambda layer, x, s, key: layer.step(x, s, key=key)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, check_tuple, flag, float_dtype, number, size
+from .._checks import check_key, flag, float_dtype, number, size
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense, Dropout
@@ -132,10 +132,3 @@ class TemporalBlock(SequenceLayer):
         h = self.dropout.apply(jax.nn.relu(h), k_second)
         residual = x if self.residual is None else self.residual.apply(x, None)
         return jax.nn.relu(residual + h), TemporalBlockState(first, second)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> TemporalBlockState:
-        first, second = check_tuple(state, 2, where, TemporalBlockState)
-        return TemporalBlockState(
-            self.first._conform_state(first, batch, dtype, f"{where}.first"),
-            self.second._conform_state(second, batch, dtype, f"{where}.second"),
-        )

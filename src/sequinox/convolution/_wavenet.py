@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, check_tuple, float_dtype, size
+from .._checks import check_key, float_dtype, size
 from .._layer import SequenceLayer, composed_field
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense
@@ -223,10 +223,3 @@ class WaveNet(SequenceLayer):
                 x = x + self.residuals[i].apply(z, None)
         assert y is not None
         return y, tuple(states)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> tuple[Array, ...]:
-        parts = check_tuple(state, len(self.gates), where)
-        return tuple(
-            gate._conform_state(s, batch, dtype, f"{where}[{i}]")
-            for i, (gate, s) in enumerate(zip(self.gates, parts, strict=True))
-        )

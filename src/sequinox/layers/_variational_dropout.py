@@ -57,7 +57,7 @@ class VariationalDropout(OfAnyWidth):
         """
         Arguments:
             p: the probability that a unit is dropped, in [0, 1).
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
             inference: whether it is off; `equinox.nn.inference_mode` turns it.
 
         Raises:

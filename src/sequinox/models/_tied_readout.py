@@ -1,7 +1,5 @@
 """A language model whose readout is its embedding."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -74,8 +72,11 @@ class TiedReadout(SequenceLayer):
         return self.body.receptive_field
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return self.embedding, self.body
+
+    def _split_state(self, state: State) -> tuple[State, State]:
+        return (), state
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
         """The body's."""
@@ -103,6 +104,3 @@ class TiedReadout(SequenceLayer):
 
     def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
         return self.body._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.body._conform_state(state, batch, dtype, where)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ._engine import Flags, unroll_fused, unroll_scan
@@ -21,7 +21,7 @@ Implementation: TypeAlias = Literal["scan", "fused"] | None
 """How a cell is unrolled: see [`RecurrentCell`][sequinox.recurrent.RecurrentCell]."""
 
 
-class RecurrentCell(SequenceLayer):
+class RecurrentCell(SequenceLayer[S]):
     """A recurrent layer given by what it does with one sample.
 
     A cell is its arrays, `start` (the state before the first sample) and `transition` (one sample, as the paper prints
@@ -40,11 +40,11 @@ class RecurrentCell(SequenceLayer):
     implementation: ClassVar[Implementation] = None
 
     @abc.abstractmethod
-    def start(self, dtype: DType) -> State:
+    def start(self, dtype: DType) -> S:
         """The state before the first sample, for one stream: vectors."""
 
     @abc.abstractmethod
-    def transition(self, affine: Affine, x: Array, state: Any) -> tuple[Array, State]:
+    def transition(self, affine: Affine, x: Array, state: S) -> tuple[Array, S]:
         """One sample: the output and the next state.
 
         Arguments:
@@ -80,7 +80,7 @@ class RecurrentCell(SequenceLayer):
         """Width of the output: that of the hidden state."""
         return self.n_hidden
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
         """The state before the first sample.
 
         Arguments:
@@ -94,7 +94,7 @@ class RecurrentCell(SequenceLayer):
         one = self.start(float_dtype(self.dtype if dtype is None else dtype, f"{type(self).__name__}.init_state"))
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (*axes, *a.shape)), one)
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
         batch, transition = x.shape[:-1], partial(run, type(self).transition, self, affine)
         if not batch:
             y, state = transition(x, state, self.noise(key, (), x.dtype))
@@ -105,10 +105,15 @@ class RecurrentCell(SequenceLayer):
         return apart(y.astype(x.dtype)), jax.tree.map(apart, state)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        init = None if mask is None and resets is None else self.init_state(xs.shape[:-2], xs.dtype)
-        return _unroll_jitted(self, xs, state, mask, resets, init, key)
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
+        start = None if mask is None and resets is None else self._initial(xs)
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
+
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
 
 
 @eqx.filter_jit

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype, wide
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer
 from .._linear import apply_weight, apply_weight_to_rows
 from .._types import BatchShape, DType, State
 from ._diagonal_scan import CHUNK, ComplexPair, Method, Numbers, scan_numbers, times
 
 
-class DiagonalRecurrence(SequenceLayer):
+class DiagonalRecurrence(SequenceLayer[S]):
     r"""A layer whose state follows a diagonal linear recurrence.
 
     $$

@@ -12,8 +12,8 @@ from .._checks import flag
 from .._drop import check_rate, draw_kept, dropped
 from .._layer import select
 from .._types import DType
-from ._around_cell import AroundCell, Noise, check_cell, watch
 from ._cell import RecurrentCell
+from ._cell_wrapper import CellWrapper, Noise, check_cell, watch
 from ._plan import Affine, Term, affine as plain_affine
 
 Uses = tuple[tuple[bool, ...], ...]
@@ -29,7 +29,7 @@ class RecurrentDropoutState(NamedTuple):
     drawn: Array
 
 
-class RecurrentDropout(AroundCell):
+class RecurrentDropout(CellWrapper):
     r"""Variational dropout on the recurrent connections of a cell: one mask for a whole sequence.
 
     $$

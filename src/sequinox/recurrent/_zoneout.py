@@ -10,13 +10,13 @@ from jaxtyping import Array, PyTree
 from .._checks import check_tuple, flag
 from .._drop import check_rate
 from .._types import DType
-from ._around_cell import AroundCell, Noise, check_cell, watch
 from ._cell import RecurrentCell
+from ._cell_wrapper import CellWrapper, Noise, check_cell, watch
 from ._plan import Affine, affine as plain_affine
 from ._rwa import RWAState
 
 
-class Zoneout(AroundCell):
+class Zoneout(CellWrapper):
     r"""Zoneout around a recurrent cell: in training, each number of the state keeps its old value at random.
 
     $$

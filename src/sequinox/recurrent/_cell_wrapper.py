@@ -22,7 +22,7 @@ class Noise(NamedTuple):
     inner: Any
 
 
-class AroundCell(RecurrentCell):
+class CellWrapper(RecurrentCell):
     """A cell that runs another, `cell`, and is random in training."""
 
     cell: eqx.AbstractVar[RecurrentCell]
