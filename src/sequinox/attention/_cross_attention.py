@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, check_key, float_dtype, size
+from .._checks import batch_shape, check_flags, check_key, check_rate, float_dtype, size
 from .._layer import SequenceLayer, select
-from .._linear import make_weight
+from .._linear import apply_affine, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, Pointwise
 from ._dot_product import Visible, attend, weights
-from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
+from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
 
 
 class Memory(NamedTuple):
@@ -126,7 +126,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         self.n_heads, self.n_kv_heads, self.d_head = s.n_heads, s.n_kv_heads, s.d_head
         self.d_memory = s.d_model if d_memory is None else size(d_memory, who, "d_memory")
         self.chunk_size = None if chunk_size is None else size(chunk_size, who, "chunk_size")
-        self.dropout = Dropout(check_dropout(dropout, who))
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
         arrays: Any = make_projections(who, s, self.d_memory, key, use_bias, initializer, dtype)
         self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
         self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
@@ -153,7 +153,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         if mask is not None:
             memory = select(mask, memory, jnp.zeros_like(memory))
         flat = merge_batch(memory, 2)
-        k, v = project(self.W_K, self.b_K, flat), project(self.W_V, self.b_V, flat)
+        k, v = apply_affine(self.W_K, flat, self.b_K), apply_affine(self.W_V, flat, self.b_V)
         shape = (*memory.shape[:-1], self.n_kv_heads * self.d_head)
         real = jnp.ones(memory.shape[:-1], bool) if mask is None else mask
         return Memory(k.reshape(shape), v.reshape(shape), real)
@@ -182,7 +182,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         del mask, resets
         q, k, v, visible = self._whole(xs, state)
         heads = attend(q, k, v, visible, chunk_size=self.chunk_size, drop=drop_of(self.dropout), key=key)
-        y = project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
+        y = apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)
         return y.reshape(xs.shape), state
 
     def attention_weights(self, xs: Any, state: State) -> Float[Array, "*batch n_heads time places"]:
@@ -209,7 +209,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
                 "state = layer.read(memory), or of an encoder-decoder with model.start(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)
-        q = split_heads(project(self.W_Q, self.b_Q, merge_batch(xs, 2)), self.n_heads)
+        q = split_heads(apply_affine(self.W_Q, merge_batch(xs, 2), self.b_Q), self.n_heads)
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
         zero = lambda n: jnp.zeros((1, n), jnp.int32)
         row = jnp.where(real, 0, -1)
@@ -287,8 +287,8 @@ class GatedFusion(Pointwise):
     def apply(self, x: Array, key: Array | None) -> Array:
         """The fused signal, from the two side by side."""
         del key
-        rows = merge_batch(x, 1)[None]
-        a, b = rows[..., : self.n_a], rows[..., self.n_a :]
-        z = jax.nn.sigmoid(project(self.W_z, self.b_z, rows))
-        y = z * jnp.tanh(project(self.W_a, self.b_a, a)) + (1 - z) * jnp.tanh(project(self.W_b, self.b_b, b))
-        return y.reshape(*x.shape[:-1], self.n_out)
+        a, b = x[..., : self.n_a], x[..., self.n_a :]
+        h_a = jnp.tanh(apply_affine(self.W_a, a, self.b_a))
+        h_b = jnp.tanh(apply_affine(self.W_b, b, self.b_b))
+        z = jax.nn.sigmoid(apply_affine(self.W_z, x, self.b_z))
+        return z * h_a + (1 - z) * h_b

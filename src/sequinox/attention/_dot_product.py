@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_key, flag, number, size
+from .._checks import check_key, check_rate, flag, number, size, wide
+from .._dropout import draw_kept, dropped
 from .._types import PRNGKey
 
 # ---- who sees whom ---------------------------------------------------------------------------------------------------
@@ -103,15 +104,15 @@ def weights(
     """The weights of the keys, in float32 at least; zeros for a query that sees nothing."""
     B, T, N, _ = q.shape
     K = k.shape[2]
-    wide = q.dtype if jnp.finfo(q.dtype).bits >= 32 else jnp.float32
-    grouped = q.reshape(B, T, K, N // K, q.shape[3]).astype(wide)
-    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, k.astype(wide))
-    scores = scores.reshape(B, N, T, k.shape[1]) * jnp.asarray(scale, wide)
+    dtype = wide(q.dtype)
+    grouped = q.reshape(B, T, K, N // K, q.shape[3]).astype(dtype)
+    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, k.astype(dtype))
+    scores = scores.reshape(B, N, T, k.shape[1]) * jnp.asarray(scale, dtype)
     if seen is None:
         return jax.nn.softmax(scores, -1)
     seen = jnp.broadcast_to(seen, scores.shape)
     # The outer selection is for queries that see nothing, and for the derivative, where a hidden value may overflow.
-    return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(wide).min), -1), 0)
+    return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(dtype).min), -1), 0)
 
 
 def attend_one(
@@ -133,15 +134,15 @@ def attend_one(
     """
     B, N, d = q.shape
     K, G = n_kv_heads, N // n_kv_heads
-    wide = q.dtype if jnp.finfo(q.dtype).bits >= 32 else jnp.float32
-    own = jnp.eye(K, dtype=wide).reshape(1, K, 1, K, 1)
+    dtype = wide(q.dtype)
+    own = jnp.eye(K, dtype=dtype).reshape(1, K, 1, K, 1)
     shape = (B, K, G, K, d)
-    apart = jnp.broadcast_to(q.astype(wide).reshape(B, K, G, 1, d), shape) * jnp.broadcast_to(own, shape)
-    scores = jnp.einsum("bnd,bsd->bns", apart.reshape(B, N, K * d), k.astype(wide)) * jnp.asarray(d**-0.5, wide)
-    scores = jnp.where(jnp.broadcast_to(seen[:, None], scores.shape), scores, jnp.finfo(wide).min)
+    apart = jnp.broadcast_to(q.astype(dtype).reshape(B, K, G, 1, d), shape) * jnp.broadcast_to(own, shape)
+    scores = jnp.einsum("bnd,bsd->bns", apart.reshape(B, N, K * d), k.astype(dtype)) * jnp.asarray(d**-0.5, dtype)
+    scores = jnp.where(jnp.broadcast_to(seen[:, None], scores.shape), scores, jnp.finfo(dtype).min)
     w = jax.nn.softmax(scores, -1)
     w = w if drop is None else drop(w[:, :, None], key)[:, :, 0]
-    out = jnp.einsum("bns,bsd->bnd", w, v.astype(wide)).reshape(shape)
+    out = jnp.einsum("bns,bsd->bnd", w, v.astype(dtype)).reshape(shape)
     return jnp.einsum("bkgkd->bkgd", out).reshape(B, N * d).astype(q.dtype)
 
 
@@ -300,8 +301,7 @@ def scaled_dot_product_attention(
     window = None if window is None else size(window, who, "window")
     chunk_size = None if chunk_size is None else size(chunk_size, who, "chunk_size")
     scale = None if scale is None else number(scale, who, "scale")
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    dropout = check_rate(dropout, who, "dropout")
     if dropout and key is None:
         raise ValueError(f"{who}: dropout needs a key")
     key = None if key is None else check_key(key, who)
@@ -338,9 +338,7 @@ def scaled_dot_product_attention(
     one = lambda a: a.reshape(rows, a.shape[-2], 1, a.shape[-1])
     drop = None
     if dropout:
-        drop = lambda w, key: jnp.where(
-            jax.random.bernoulli(key, 1 - dropout, w.shape), w / (1 - dropout), jnp.zeros_like(w)
-        )
+        drop = lambda w, key: dropped(draw_kept(key, dropout, w.shape), w, dropout)
     out = attend(one(q), one(k), one(v), visible, scale=scale, chunk_size=chunk_size, drop=drop, key=key)
     return out.reshape(*batch, T, v.shape[-1])
 

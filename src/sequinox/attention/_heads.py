@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, number, size
-from .._linear import apply_weight_to_rows, make_weight
+from .._checks import check_key, flag, float_dtype, size
+from .._linear import make_weight
 from .._types import DType, Initializer, PRNGKey
 from ..layers import Dropout
 from ._dot_product import Drop
@@ -56,24 +56,9 @@ def make_projections(
     return arrays
 
 
-def project(
-    W: Float[Array, "n_out n_in"], b: Float[Array, " n_out"] | None, x: Float[Array, "rows time n_in"]
-) -> Float[Array, "rows time n_out"]:
-    """`W x + b` for every sample."""
-    y = apply_weight_to_rows(W, x)
-    return y if b is None else y + jnp.broadcast_to(b, y.shape)
-
-
 def split_heads(x: Float[Array, "rows time d"], n_heads: int) -> Float[Array, "rows time n_heads d_head"]:
     """The width as heads."""
     return x.reshape(*x.shape[:2], n_heads, x.shape[2] // n_heads)
-
-
-def check_dropout(p: Any, who: str) -> float:
-    """A probability of a zero, in [0, 1)."""
-    if not 0 <= number(p, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {p}")
-    return float(p)
 
 
 def drop_of(dropout: Dropout) -> Drop | None:

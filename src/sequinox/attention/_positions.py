@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size
+from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size, wide
 from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey
@@ -79,14 +79,9 @@ def angles(positions: Int[Array, "*axes"], frequencies: np.ndarray, dtype: DType
     """`positions * frequencies` (radians a sample), modulo a turn, between -pi and pi."""
     units = 4 * np.round(np.asarray(frequencies, np.float64) / (2 * np.pi) * 2**30).astype(np.int64)
     units = jnp.asarray(units.astype(np.uint32).astype(np.int32))
-    wide = jnp.expand_dims(positions, -1).astype(jnp.int32)
-    turns = wide * units.reshape((1,) * (wide.ndim - 1) + units.shape)  # wraps, as it should
+    counts = jnp.expand_dims(positions, -1).astype(jnp.int32)
+    turns = counts * units.reshape((1,) * (counts.ndim - 1) + units.shape)  # wraps, as it should
     return turns.astype(dtype) * jnp.asarray(2 * np.pi / 2**32, dtype)
-
-
-def _table_dtype(dtype: Any) -> Any:
-    """Sines and cosines are computed in float32 at least."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 # ---- rotary ----------------------------------------------------------------------------------------------------------
@@ -153,12 +148,12 @@ class Rotary(eqx.Module):
             raise ValueError(f"Rotary: heads must have an even width, got {d}")
         if not jnp.issubdtype(positions.dtype, jnp.integer):
             raise TypeError(f"Rotary: positions must be integers, got dtype {positions.dtype}")
-        dtype = _table_dtype(x.dtype)
+        dtype = wide(x.dtype)
         angle = jnp.expand_dims(angles(positions, self.base ** (-np.arange(0, d, 2) / d), dtype), -2)
         half = (*x.shape[:-1], d // 2)
         cos, sin = (jnp.broadcast_to(f(angle), half) for f in (jnp.cos, jnp.sin))
-        wide = x.astype(dtype)
-        a, b = (wide[..., ::2], wide[..., 1::2]) if self.interleaved else (wide[..., : d // 2], wide[..., d // 2 :])
+        fine = x.astype(dtype)
+        a, b = (fine[..., ::2], fine[..., 1::2]) if self.interleaved else (fine[..., : d // 2], fine[..., d // 2 :])
         pair = (a * cos - b * sin, a * sin + b * cos)
         turned = jnp.stack(pair, -1).reshape(x.shape) if self.interleaved else jnp.concatenate(pair, -1)
         return turned.astype(x.dtype)
@@ -259,7 +254,7 @@ class AddPositions(_Positions):
         self.max_len = None if max_len is None else size(max_len, "AddPositions", "max_len")
 
     def _vectors(self, positions: Array, x: Array) -> Array:
-        d, dtype = x.shape[-1], _table_dtype(x.dtype)
+        d, dtype = x.shape[-1], wide(x.dtype)
         angle = angles(positions, 10_000.0 ** (-np.arange(0, d, 2) / d), dtype)
         table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)
         table = table.reshape(*table.shape[:-2], 2 * angle.shape[-1])[..., :d]

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, flag, float_dtype, size
+from .._checks import batch_shape, check_flags, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer, require_streaming, select
+from .._linear import apply_affine
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout
 from ._cache import GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
 from ._dot_product import Visible, attend, attend_one, weights
-from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
+from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
 from ._positions import Rotary, places
 
 
@@ -124,7 +125,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         if rotary is not None and s.d_head % 2:
             raise ValueError(f"{who}: rotary positions need heads of an even width, got d_head {s.d_head}")
         self.rotary = rotary
-        self.dropout = Dropout(check_dropout(dropout, who))
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
         arrays: Any = make_projections(who, s, s.d_model, key, use_bias, initializer, dtype)
         self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
         self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
@@ -191,7 +192,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         if self.window is not None:
             seen = seen & (held.place >= -self.window)
         heads = attend_one(q[:, 0], cache.k, cache.v, seen, self.n_kv_heads, drop=drop_of(self.dropout), key=key)
-        y = project(self.W_O, self.b_O, heads[:, None])
+        y = apply_affine(self.W_O, heads[:, None], self.b_O)
         return y.reshape(*batch, self.n_out), unflatten(cache, batch)
 
     def _unroll(
@@ -267,8 +268,8 @@ class MultiHeadSelfAttention(SequenceLayer):
 
     def _project(self, xs: Array, positions: Array) -> tuple[Array, Array, Array]:
         """Queries with their heads apart, keys and values as they are kept."""
-        q = split_heads(project(self.W_Q, self.b_Q, xs), self.n_heads)
-        k, v = project(self.W_K, self.b_K, xs), project(self.W_V, self.b_V, xs)
+        q = split_heads(apply_affine(self.W_Q, xs, self.b_Q), self.n_heads)
+        k, v = apply_affine(self.W_K, xs, self.b_K), apply_affine(self.W_V, xs, self.b_V)
         if self.rotary is not None:
             q = self.rotary(q, positions)
             k = self.rotary(split_heads(k, self.n_kv_heads), positions).reshape(k.shape)
@@ -279,4 +280,4 @@ class MultiHeadSelfAttention(SequenceLayer):
     ) -> Array:
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
         heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=drop_of(self.dropout), key=key)
-        return project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
+        return apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)

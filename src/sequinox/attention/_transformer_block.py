@@ -7,12 +7,11 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, flag, float_dtype
+from .._checks import check_key, check_rate, flag, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, FeedForward, PerSample
 from ._cross_attention import MultiHeadCrossAttention
-from ._heads import check_dropout
 from ._positions import Rotary
 from ._self_attention import MultiHeadSelfAttention
 
@@ -153,7 +152,7 @@ class TransformerBlock(SequenceLayer):
         )
         self.norm_self, self.norm_feed_forward = (make_norm(norm_layer, d_model, dtype, who) for _ in range(2))
         self.norm_cross = make_norm(norm_layer, d_model, dtype, who) if cross else None
-        self.dropout = Dropout(check_dropout(dropout, who))
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
         self.n_in = self.n_out = self.self_attention.n_in
         self.norm = norm
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, flag, float_dtype, number, size
+from .._checks import check_key, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense, Dropout
@@ -87,8 +87,7 @@ class TemporalBlock(SequenceLayer):
         who = "TemporalBlock"
         self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
         kernel_size, dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
-        if not 0 <= number(dropout, who, "dropout") < 1:
-            raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+        check_rate(dropout, who, "dropout")
         weight_norm, dtype = flag(weight_norm, who, "weight_norm"), float_dtype(dtype, who)
         k_first, k_second, k_residual = jax.random.split(check_key(key, who), 3)
         common: Any = {"dilation": dilation, "weight_norm": weight_norm, "initializer": initializer, "dtype": dtype}

@@ -12,7 +12,7 @@ from .._checks import batch_shape, check_key, float_dtype, size
 from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
-from .._window import Window, read
+from ..convolution._window import Window, window_over
 
 
 class FIR(SequenceLayer):
@@ -106,7 +106,7 @@ class FIR(SequenceLayer):
 @jax.jit
 def _filter(w: Array, xs: Array, past: Array, mask: Array | None, resets: Array | None) -> tuple[Array, Array]:
     """Jitted, so that calls outside of `jit` do not go tap by tap."""
-    window = read(xs, past, mask, resets)
+    window = window_over(xs, past, mask, resets)
     return window.restore(_weighted_sum(w, window)), window.past
 
 

@@ -6,11 +6,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, flag, float_dtype, size
+from .._checks import check_key, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer
 from .._types import DType, PRNGKey
 from ..attention import AddLearnedPositions, AddPositions, Rotary, TransformerBlock
-from ..attention._heads import check_dropout
 from ..attention._transformer_block import make_norm
 from ..layers import Dense, Dropout, LastStep, MeanOverTime, PerSample, Remat, Sequential, Stack
 from ._encoder_decoder import EncoderDecoder
@@ -336,7 +335,7 @@ def _body(
     depth, d_model = size(depth, who, "depth"), size(d_model, who, "d_model")
     max_len = None if max_len is None else size(max_len, who, "max_len")
     scan_layers, remat = flag(scan_layers, who, "scan_layers"), flag(remat, who, "remat")
-    dropout = check_dropout(dropout, who)
+    dropout = check_rate(dropout, who, "dropout")
     k_positions, *keys = jax.random.split(key, depth + 1)
     layers: list[SequenceLayer] = []
     if "rotary" in options:

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array
 
 from .._checks import float_dtype
-from .._drop import need_key
+from .._dropout import need_key
 from .._types import DType, PRNGKey
 from ._cell import Implementation, RecurrentCell
 from ._plan import run

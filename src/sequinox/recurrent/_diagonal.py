@@ -1,7 +1,6 @@
 """The base class of layers whose state follows a diagonal linear recurrence."""
 
 import abc
-import math
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +9,6 @@ from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype, wide
 from .._layer import S, SequenceLayer
-from .._linear import apply_weight, apply_weight_to_rows
 from .._types import BatchShape, DType, State
 from ._diagonal_scan import CHUNK, ComplexPair, Method, Numbers, scan_numbers, times
 
@@ -120,14 +118,3 @@ def _unroll_jitted(
     h0 = state if layer.is_complex else (state,)
     hs, last = scan_numbers(a, b, h0, mask, resets, layer.method, CHUNK)
     return layer._readout(hs, xs), ComplexPair(*last) if layer.is_complex else last[0]
-
-
-def project(W: Array, x: Array, b: Array | None = None) -> Array:
-    """`W x + b` for samples with any leading axes."""
-    if x.ndim == 1:
-        y = apply_weight(W, x)
-    else:
-        y = apply_weight_to_rows(W, x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])).reshape(
-            *x.shape[:-1], W.shape[0]
-        )
-    return y if b is None else y + jnp.broadcast_to(b, y.shape)

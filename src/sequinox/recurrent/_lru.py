@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_key, float_dtype, number, size, wide
+from .._linear import apply_affine
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, PRNGKey
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import ComplexPair, Method, check_method
 
 
@@ -139,10 +140,10 @@ class LRU(DiagonalRecurrence):
         """The modes, and `B x` normalised."""
         r, theta = self.radius, self.phase
         gamma = jnp.exp(self.gamma_log.astype(r.dtype))
-        re, im = (project(B, x).astype(r.dtype) for B in (self.B_re, self.B_im))
+        re, im = (apply_affine(B, x).astype(r.dtype) for B in (self.B_re, self.B_im))
         scaled = lambda v: v * jnp.broadcast_to(gamma, v.shape)
         return ComplexPair(r * jnp.cos(theta), r * jnp.sin(theta)), ComplexPair(scaled(re), scaled(im))
 
     def readout(self, h: ComplexPair, x: Float[Array, "*axes n_in"]) -> Float[Array, "*axes n_out"]:
         """`Re(C h) + D x`."""
-        return project(self.C_re, h.re) - project(self.C_im, h.im) + project(self.D, x)
+        return apply_affine(self.C_re, h.re) - apply_affine(self.C_im, h.im) + apply_affine(self.D, x)

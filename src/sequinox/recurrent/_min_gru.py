@@ -7,9 +7,10 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from .._checks import check_key, float_dtype, size, wide
+from .._linear import apply_affine
 from .._types import DType, Initializer, PRNGKey
 from ._cell import make_weights
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import Method, check_method
 
 
@@ -82,6 +83,6 @@ class MinGRU(DiagonalRecurrence):
 
     def coefficients(self, x: Float[Array, "*axes n_in"]) -> tuple[Array, Array]:
         """`1 - z` and `z` times the candidate."""
-        a_z = project(self.W_z, x, self.b_z).astype(wide(x.dtype))
-        candidate = project(self.W, x, self.b).astype(a_z.dtype)
+        a_z = apply_affine(self.W_z, x, self.b_z).astype(wide(x.dtype))
+        candidate = apply_affine(self.W, x, self.b).astype(a_z.dtype)
         return sigmoid(-a_z), sigmoid(a_z) * candidate

@@ -7,9 +7,10 @@ from jax.nn import sigmoid, softplus
 from jaxtyping import Array, Float
 
 from .._checks import check_key, float_dtype, number, size, wide
+from .._linear import apply_affine
 from .._types import DType, Initializer, PRNGKey
 from ._cell import make_weights
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import Method, check_method
 
 
@@ -92,7 +93,7 @@ class MinLSTM(DiagonalRecurrence):
     def coefficients(self, x: Float[Array, "*axes n_in"]) -> tuple[Array, Array]:
         """The share of `f`, and that of `i` times the candidate."""
         a_f, a_i, candidate = (
-            project(W, x, b).astype(wide(x.dtype))
+            apply_affine(W, x, b).astype(wide(x.dtype))
             for W, b in ((self.W_f, self.b_f), (self.W_i, self.b_i), (self.W, self.b))
         )
         more = softplus(-a_i) - softplus(-a_f)  # ln f - ln i

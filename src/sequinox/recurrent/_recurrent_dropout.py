@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array
 
-from .._checks import flag
-from .._drop import check_rate, draw_kept, dropped
+from .._checks import check_rate, flag
+from .._dropout import draw_kept, dropped
 from .._layer import select
 from .._types import DType
 from ._cell import RecurrentCell

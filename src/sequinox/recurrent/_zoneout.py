@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._checks import check_tuple, flag
-from .._drop import check_rate
+from .._checks import check_rate, check_tuple, flag
 from .._types import DType
 from ._cell import RecurrentCell
 from ._cell_wrapper import CellWrapper, Noise, check_cell, watch

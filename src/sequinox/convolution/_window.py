@@ -1,6 +1,6 @@
 """What a window sees: every sample beside the real samples before it.
 
-    window = read(xs, past, mask, resets)
+    window = window_over(xs, past, mask, resets)
     window.past                    # the last real samples after the stretch: the next state
     window.lagged(2)               # for every sample the one two real samples back
     window.restore(ys)             # outputs, computed from those, at the places of their samples
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from ._layer import select
+from .._layer import select
 
 
 class Window(NamedTuple):
@@ -64,7 +64,7 @@ class Window(NamedTuple):
         return ys if self.place is None else jnp.take_along_axis(ys, jnp.expand_dims(self.place, -1), -2)
 
 
-def read(
+def window_over(
     xs: Shaped[Array, "*batch time n"],
     past: Shaped[Array, "*batch depth n"],
     mask: Bool[Array, "*batch time"] | None,
