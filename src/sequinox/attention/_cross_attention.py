@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, check_key, check_rate, float_dtype, size
+from .._checks import batch_shape, check_flags, check_key, check_rate, float_dtype, size, sizes
 from .._layer import SequenceLayer, select
 from .._linear import apply_affine, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
@@ -127,9 +127,9 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         self.d_memory = s.d_model if d_memory is None else size(d_memory, who, "d_memory")
         self.chunk_size = None if chunk_size is None else size(chunk_size, who, "chunk_size")
         self.dropout = Dropout(check_rate(dropout, who, "dropout"))
-        arrays: Any = make_projections(who, s, self.d_memory, key, use_bias, initializer, dtype)
-        self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
-        self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
+        weights, biases = make_projections(who, s, self.d_memory, key, use_bias, initializer, dtype)
+        self.W_Q, self.W_K, self.W_V, self.W_O = weights
+        self.b_Q, self.b_K, self.b_V, self.b_O = biases
 
     # ---- the state -------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class GatedFusion(Pointwise):
             dtype: of the weights; default: JAX's default, float32.
         """
         who = "GatedFusion"
-        self.n_a, self.n_b, self.n_out = size(n_a, who, "n_a"), size(n_b, who, "n_b"), size(n_out, who, "n_out")
+        self.n_a, self.n_b, self.n_out = sizes(who, n_a=n_a, n_b=n_b, n_out=n_out)
         self.n_in = self.n_a + self.n_b
         dtype = float_dtype(dtype, who)
         keys = jax.random.split(check_key(key, who), 3)

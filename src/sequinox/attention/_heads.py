@@ -38,22 +38,15 @@ def check_sizes(who: str, d_model: Any, n_heads: Any, n_kv_heads: Any, d_head: A
 
 def make_projections(
     who: str, s: Sizes, d_memory: int, key: PRNGKey, use_bias: bool, initializer: Initializer, dtype: DType | None
-) -> dict[str, Array | None]:
-    """`W_Q`, `W_K`, `W_V`, `W_O` and their biases, by name."""
+) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+    """`W_Q`, `W_K`, `W_V` and `W_O`, and their biases."""
     dtype = float_dtype(dtype, who)
-    shapes = {
-        "Q": (s.n_heads * s.d_head, s.d_model),
-        "K": (s.n_kv_heads * s.d_head, d_memory),
-        "V": (s.n_kv_heads * s.d_head, d_memory),
-        "O": (s.d_model, s.n_heads * s.d_head),
-    }
-    keys = jax.random.split(check_key(key, who), 4)
+    queries, keys = s.n_heads * s.d_head, s.n_kv_heads * s.d_head
+    shapes = (queries, s.d_model), (keys, d_memory), (keys, d_memory), (s.d_model, queries)
+    each = zip(jax.random.split(check_key(key, who), 4), shapes, strict=True)
+    weights = tuple(make_weight(k, shape, initializer, dtype, who) for k, shape in each)
     use_bias = flag(use_bias, who, "use_bias")
-    arrays: dict[str, Array | None] = {}
-    for k, (name, shape) in zip(keys, shapes.items(), strict=True):
-        arrays[f"W_{name}"] = make_weight(k, shape, initializer, dtype, who)
-        arrays[f"b_{name}"] = jnp.zeros(shape[0], dtype) if use_bias else None
-    return arrays
+    return weights, tuple(jnp.zeros(n_out, dtype) if use_bias else None for n_out, _ in shapes)
 
 
 def split_heads(x: Float[Array, "rows time d"], n_heads: int) -> Float[Array, "rows time n_heads d_head"]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size, wide
+from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size, sizes, wide
 from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey
@@ -301,7 +301,7 @@ class AddLearnedPositions(_Positions):
             dtype: of the vectors; default: JAX's default, float32.
         """
         who = "AddLearnedPositions"
-        self.n_in, self.max_len = size(n_in, who, "n_in"), size(max_len, who, "max_len")
+        self.n_in, self.max_len = sizes(who, n_in=n_in, max_len=max_len)
         shape = (self.n_in, self.max_len)
         self.P = make_weight(check_key(key, who), shape, initializer, float_dtype(dtype, who), who).T
 

@@ -126,9 +126,9 @@ class MultiHeadSelfAttention(SequenceLayer):
             raise ValueError(f"{who}: rotary positions need heads of an even width, got d_head {s.d_head}")
         self.rotary = rotary
         self.dropout = Dropout(check_rate(dropout, who, "dropout"))
-        arrays: Any = make_projections(who, s, s.d_model, key, use_bias, initializer, dtype)
-        self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
-        self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
+        weights, biases = make_projections(who, s, s.d_model, key, use_bias, initializer, dtype)
+        self.W_Q, self.W_K, self.W_V, self.W_O = weights
+        self.b_Q, self.b_K, self.b_V, self.b_O = biases
 
     @property
     def offline_reason(self) -> str | None:

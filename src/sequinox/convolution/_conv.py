@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, check_key, flag, float_dtype, size, wide
+from .._checks import batch_shape, check_key, flag, float_dtype, size, sizes, wide
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ._window import window_over
@@ -92,9 +92,10 @@ class Conv1d(SequenceLayer):
                 wrong dtype or key.
         """
         who = "Conv1d"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        self.kernel_size, self.dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
-        self.groups = size(groups, who, "groups")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        self.kernel_size, self.dilation, self.groups = sizes(
+            who, kernel_size=kernel_size, dilation=dilation, groups=groups
+        )
         if self.n_in % self.groups or self.n_out % self.groups:
             raise ValueError(f"{who}: groups must divide n_in {n_in} and n_out {n_out}, got {groups}")
         dtype = float_dtype(dtype, who)

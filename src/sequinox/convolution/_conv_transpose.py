@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_flags, check_key, flag, float_dtype, size
+from .._checks import check_flags, check_key, flag, float_dtype, sizes
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ._conv import add_bias, convolve, convolve_one, make_taps, no_past
@@ -78,8 +78,8 @@ class ConvTranspose1d(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dtype or key.
         """
         who = "ConvTranspose1d"
-        self.n_in, self.n_channels = size(n_in, who, "n_in"), size(n_channels, who, "n_channels")
-        self.kernel_size, self.stride = size(kernel_size, who, "kernel_size"), size(stride, who, "stride")
+        self.n_in, self.n_channels = sizes(who, n_in=n_in, n_channels=n_channels)
+        self.kernel_size, self.stride = sizes(who, kernel_size=kernel_size, stride=stride)
         self.n_out = self.stride * self.n_channels
         dtype = float_dtype(dtype, who)
         shape = (self.kernel_size, self.n_channels, self.n_in)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, check_rate, flag, float_dtype, size
+from .._checks import check_key, check_rate, flag, float_dtype, sizes
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense, Dropout
@@ -85,8 +85,8 @@ class TemporalBlock(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dropout, dtype or key.
         """
         who = "TemporalBlock"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        kernel_size, dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        kernel_size, dilation = sizes(who, kernel_size=kernel_size, dilation=dilation)
         check_rate(dropout, who, "dropout")
         weight_norm, dtype = flag(weight_norm, who, "weight_norm"), float_dtype(dtype, who)
         k_first, k_second, k_residual = jax.random.split(check_key(key, who), 3)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, size
+from .._checks import check_key, float_dtype, size, sizes
 from .._layer import SequenceLayer, composed_field
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense
@@ -73,8 +73,8 @@ class GatedConv1d(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dtype or key.
         """
         who = "GatedConv1d"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        self.kernel_size, self.dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        self.kernel_size, self.dilation = sizes(who, kernel_size=kernel_size, dilation=dilation)
         dtype, shape = float_dtype(dtype, who), (self.kernel_size, self.n_out, self.n_in)
         k_f, k_g = jax.random.split(check_key(key, who))
         self.W_f = make_taps(k_f, shape, initializer, dtype, who)
@@ -176,7 +176,7 @@ class WaveNet(SequenceLayer):
             TypeError, ValueError: for sizes and dilations that are not positive integers, a wrong dtype or key.
         """
         who = "WaveNet"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
         n_hidden = self.n_in if n_hidden is None else size(n_hidden, who, "n_hidden")
         kernel_size, dilations = size(kernel_size, who, "kernel_size"), dilations_from(dilations, who)
         common: Any = {"initializer": initializer, "dtype": float_dtype(dtype, who)}

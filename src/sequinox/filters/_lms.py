@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, float_dtype, number, size, wide
+from .._checks import batch_shape, float_dtype, number, sizes, wide
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType
 from ._fir import given_taps
@@ -136,7 +136,7 @@ class LMS(_AdaptiveFIR):
             TypeError, ValueError: for sizes that are not positive integers, a step size that is not positive, taps of a
                 wrong shape, a wrong dtype.
         """
-        self.n_taps, self.n_signals = size(n_taps, "LMS", "n_taps"), size(n_signals, "LMS", "n_signals")
+        self.n_taps, self.n_signals = sizes("LMS", n_taps=n_taps, n_signals=n_signals)
         self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
 
 
@@ -200,7 +200,7 @@ class NLMS(_AdaptiveFIR):
             TypeError, ValueError: for sizes that are not positive integers, a step size or `eps` that is not positive,
                 taps of a wrong shape, a wrong dtype.
         """
-        self.n_taps, self.n_signals = size(n_taps, "NLMS", "n_taps"), size(n_signals, "NLMS", "n_signals")
+        self.n_taps, self.n_signals = sizes("NLMS", n_taps=n_taps, n_signals=n_signals)
         self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
         self.eps = number(eps, "NLMS", "eps")
         if self.eps <= 0:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import check_key, float_dtype, number, size, sizes, wide
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, Initializer, PRNGKey
-from ..recurrent._cell import Implementation, RecurrentCell, check_implementation, make_weights
+from ..recurrent._cell import Implementation, RecurrentCell, check_implementation
+from ..recurrent._initializers import Draw
 from ..recurrent._plan import Affine
 from ._one_pole import numbers
 
@@ -153,7 +154,7 @@ class StateSpace(RecurrentCell):
                 dtype or key.
         """
         who = "StateSpace.random"
-        n_in, n_hidden = size(n_in, who, "n_in"), size(n_hidden, who, "n_hidden")
+        n_in, n_hidden = sizes(who, n_in=n_in, n_hidden=n_hidden)
         n_out = None if n_out is None else size(n_out, who, "n_out")
         radius = number(radius, who, "radius")
         if radius <= 0:
@@ -161,11 +162,11 @@ class StateSpace(RecurrentCell):
         dtype = wide(float_dtype(dtype, who))
         keys = jax.random.split(check_key(key, who))
         A = radius * jax.random.orthogonal(keys[0], n_hidden, dtype=dtype)
-        shapes = {"B": (n_hidden, n_in)}
+        draw = Draw(who, keys[1], 1 if n_out is None else 3, initializer, None, dtype)
+        B, C, D = draw.input(n_hidden, n_in), None, None
         if n_out is not None:
-            shapes |= {"C": (n_out, n_hidden), "D": (n_out, n_in)}
-        rest = make_weights(keys[1], shapes, initializer, dtype, who)
-        return cls(A, **rest, implementation=implementation, dtype=dtype)
+            C, D = draw.input(n_out, n_hidden), draw.input(n_out, n_in)
+        return cls(A, B, C, D, implementation=implementation, dtype=dtype)
 
     @property
     def n_out(self) -> int:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import check_key, float_dtype, number, size, sizes, wide
 from .._linear import apply_affine
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, PRNGKey
@@ -89,7 +89,7 @@ class LRU(DiagonalRecurrence):
             TypeError, ValueError: for sizes that are not positive integers, radii that are not 0 <= r_min < r_max <= 1,
                 a phase that is not in (0, 2 pi], an unknown `method`, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "LRU", "n_in"), size(n_hidden, "LRU", "n_hidden")
+        self.n_in, self.n_hidden = sizes("LRU", n_in=n_in, n_hidden=n_hidden)
         n_out = self.n_hidden if n_out is None else size(n_out, "LRU", "n_out")
         self.method = check_method(method, "LRU")
         r_min, r_max = number(r_min, "LRU", "r_min"), number(r_max, "LRU", "r_max")

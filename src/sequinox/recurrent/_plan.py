@@ -27,7 +27,7 @@ def affine(*terms: Term) -> Array:
     return total
 
 
-class Unserved(Exception):
+class NotFusable(Exception):
     """The fused engine cannot take this cell; the message says why."""
 
 
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     x_direct: bool
 
 
-def run(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
+def call_transition(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
     """One sample's transition, checked; a cell that draws nothing is not asked to take noise."""
     given = (x, state) if noise is None else (x, state, noise)
     result: Any = transition(cell, affine, *given)
@@ -100,16 +100,16 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
 
         def note(*terms: Term) -> Array:
             if get_opaque_trace_state(convention="flax") != trace:
-                raise Unserved("affine is used inside another transformation (scan, cond, jit, checkpoint)")
+                raise NotFusable("affine is used inside another transformation (scan, cond, jit, checkpoint)")
             pairs = [t for t in terms if isinstance(t, tuple)]
             biases = [t for t in terms if not isinstance(t, tuple)]
             vectors = tuple(v for _, v in pairs)
             weights = tuple(_index(w, leaves) for w, _ in pairs)
             if not pairs or len(biases) > 1:
-                raise Unserved("a use of affine must have at least one product, and at most one bias")
+                raise NotFusable("a use of affine must have at least one product, and at most one bias")
             bias = _index(biases[0], leaves) if biases else None
             if None in weights or (biases and bias is None):
-                raise Unserved(
+                raise NotFusable(
                     "affine takes the cell's own arrays as weights and biases, not values computed from them"
                 )
             same = [i for i, s in enumerate(seen) if len(s) == len(vectors) and all(map(_is, s, vectors))]
@@ -123,7 +123,7 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             n_rows[g] += n
             return affine(*terms)
 
-        run(transition, rebuild(leaves, others), note, x, state, noise)
+        call_transition(transition, rebuild(leaves, others), note, x, state, noise)
 
     jax.eval_shape(watch, leaves, x, state, noise)
 
@@ -137,14 +137,14 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             vectors.extend(t[1] for t in terms if isinstance(t, tuple) and t[1] is not x)
             return next(given)
 
-        return run(transition, rebuild(leaves, others), replace, x, state, noise), vectors
+        return call_transition(transition, rebuild(leaves, others), replace, x, state, noise), vectors
 
     values = [jax.ShapeDtypeStruct((c.rows.stop - c.rows.start,), leaves[c.weights[0]].dtype) for c in calls]
     jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state, noise).jaxpr
     used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     direct = tuple(i for i in range(len(leaves)) if id(jaxpr.invars[i]) in used)
     if any(leaves[i].ndim > 1 for i in direct):
-        raise Unserved("the cell uses a matrix outside affine")
+        raise NotFusable("the cell uses a matrix outside affine")
     return Plan(tuple(calls), tuple(groups), direct, id(jaxpr.invars[len(leaves) + len(values)]) in used)
 
 
