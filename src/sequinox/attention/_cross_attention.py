@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, check_key, check_rate, float_dtype, size, sizes
+from .._checks import batch_shape, check_array, check_flags, check_key, check_rate, float_dtype, size, sizes
 from .._layer import SequenceLayer, select
 from .._linear import apply_affine, make_weight
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from .._types import ArrayLike, BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, Pointwise
 from ._dot_product import Visible, attend, weights
 from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
@@ -133,7 +132,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
 
     # ---- the state -------------------------------------------------------------------------------------------------
 
-    def read(self, memory: Any, *, mask: Any = None) -> Memory:
+    def read(self, memory: ArrayLike, *, mask: ArrayLike | None = None) -> Memory:
         """The state that holds a memory.
 
         Arguments:
@@ -142,21 +141,17 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
                 included) has no effect. Default: all are real.
         """
         who = "MultiHeadCrossAttention.read"
-        if not isinstance(memory, jax.Array | np.ndarray):
-            raise TypeError(f"{who}: memory must be a JAX or NumPy array, got {type(memory).__name__}")
-        memory = jnp.asarray(memory)
-        if memory.dtype != self.dtype:
-            raise TypeError(f"{who}: memory has dtype {memory.dtype} but the weights have {self.dtype}")
-        if memory.ndim < 2 or memory.shape[-1] != self.d_memory:
-            raise ValueError(f"{who}: memory must have shape (*batch, places, {self.d_memory}), got {memory.shape}")
-        mask = check_flags(mask, memory.shape[:-1], who, "mask")
-        if mask is not None:
-            memory = select(mask, memory, jnp.zeros_like(memory))
-        flat = merge_batch(memory, 2)
-        k, v = apply_affine(self.W_K, flat, self.b_K), apply_affine(self.W_V, flat, self.b_V)
-        shape = (*memory.shape[:-1], self.n_kv_heads * self.d_head)
-        real = jnp.ones(memory.shape[:-1], bool) if mask is None else mask
-        return Memory(k.reshape(shape), v.reshape(shape), real)
+        check_array(memory, who, "memory")
+        given = jnp.asarray(memory)
+        if given.dtype != self.dtype:
+            raise TypeError(f"{who}: memory has dtype {given.dtype} but the weights have {self.dtype}")
+        if given.ndim < 2 or given.shape[-1] != self.d_memory:
+            raise ValueError(f"{who}: memory must have shape (*batch, places, {self.d_memory}), got {given.shape}")
+        real = check_flags(mask, given.shape[:-1], who, "mask")
+        if real is not None:
+            given = select(real, given, jnp.zeros_like(given))
+        k, v = apply_affine(self.W_K, given, self.b_K), apply_affine(self.W_V, given, self.b_V)
+        return Memory(k, v, jnp.ones(given.shape[:-1], bool) if real is None else real)
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> NoMemory:
         """No memory has been read yet.
@@ -185,7 +180,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         y = apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)
         return y.reshape(xs.shape), state
 
-    def attention_weights(self, xs: Any, state: State) -> Float[Array, "*batch n_heads time places"]:
+    def attention_weights(self, xs: ArrayLike, state: Memory) -> Float[Array, "*batch n_heads time places"]:
         """The weights with which each sample looks at each place of the memory, for plots.
 
         Arguments:
@@ -196,16 +191,15 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
             Weights in float32 at least, without dropout; a row sums to 1, to 0 if the memory has no real place.
         """
         who = "MultiHeadCrossAttention.attention_weights"
-        xs, batch = self._check_samples(xs, who, "xs", time=True)
-        state = self._resolve_state(state, batch, xs.dtype, who)
-        q, k, _, visible = self._whole(xs, state)
-        shape = (*batch, self.n_heads, xs.shape[-2], k.shape[1])
+        samples, batch = self._check_samples(xs, who, "xs", time=True)
+        q, k, _, visible = self._whole(samples, self._resolve_state(state, batch, samples.dtype, who))
+        shape = (*batch, self.n_heads, samples.shape[-2], k.shape[1])
         return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(shape)
 
     def _whole(self, xs: Array, state: Memory | NoMemory) -> tuple[Array, Array, Array, Visible]:
         if isinstance(state, NoMemory):
             raise ValueError(
-                "MultiHeadCrossAttention: there is no memory to look at: begin with "
+                "MultiHeadCrossAttention: there is no memory to attend to: begin with "
                 "state = layer.read(memory), or of an encoder-decoder with model.start(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_key, check_rate, flag, number, size, wide
+from .._checks import check_array, check_key, check_rate, flag, number, size, wide
 from .._dropout import draw_kept, dropped
-from .._types import PRNGKey
+from .._types import ArrayLike, PRNGKey
 
 # ---- who sees whom ---------------------------------------------------------------------------------------------------
 
@@ -227,15 +227,15 @@ def _in_chunks(
 
 
 def scaled_dot_product_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: ArrayLike | None = None,
     *,
     causal: bool = False,
     window: int | None = None,
-    key_mask: Any = None,
-    resets: Any = None,
+    key_mask: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     key: PRNGKey | None = None,
@@ -344,8 +344,7 @@ def scaled_dot_product_attention(
 
 
 def _array(a: Any, name: str, who: str) -> Array:
-    if not isinstance(a, jax.Array | np.ndarray):
-        raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(a).__name__}")
+    check_array(a, who, name)
     a = jnp.asarray(a)
     if not jnp.issubdtype(a.dtype, jnp.floating):
         raise TypeError(f"{who}: {name} must be of a floating dtype, got {a.dtype}")
@@ -355,8 +354,7 @@ def _array(a: Any, name: str, who: str) -> Array:
 
 
 def _flags(a: Any, name: str, who: str) -> Array:
-    if not isinstance(a, jax.Array | np.ndarray):
-        raise TypeError(f"{who}: {name} must be a JAX or NumPy array, got {type(a).__name__}")
+    check_array(a, who, name)
     if a.dtype != np.dtype(bool):
         raise TypeError(f"{who}: {name} must be boolean, got dtype {a.dtype}")
     return jnp.asarray(a)

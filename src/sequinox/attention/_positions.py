@@ -162,7 +162,7 @@ class Rotary(eqx.Module):
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
-class _Positions(SequenceLayer):
+class _Positions(SequenceLayer[Array]):
     """Adds a vector to every sample, which depends on its position alone; the state is the row's number of samples."""
 
     n_in: eqx.AbstractVar[int | None]

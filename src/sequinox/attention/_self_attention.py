@@ -11,15 +11,15 @@ from jaxtyping import Array, Bool, Float
 from .._checks import batch_shape, check_flags, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer, require_streaming, select
 from .._linear import apply_affine
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from .._types import ArrayLike, BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout
-from ._cache import GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
+from ._cache import Cache, GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
 from ._dot_product import Visible, attend, attend_one, weights
 from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
 from ._positions import Rotary, places
 
 
-class MultiHeadSelfAttention(SequenceLayer):
+class MultiHeadSelfAttention(SequenceLayer[Cache]):
     r"""Multi-head self-attention: every sample looks at the row's samples, weighted by a learned similarity.
 
     $$
@@ -175,7 +175,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         empty = lambda: jnp.zeros((*batch, number, self.n_kv_heads * self.d_head), dtype)
         return make(empty(), empty(), jnp.zeros(batch, jnp.int32))  # two buffers, since both may be donated
 
-    def init_cache(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> Any:
+    def init_cache(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> Cache:
         """The same as [`init_state`][sequinox.MultiHeadSelfAttention.init_state], of a layer that streams."""
         require_streaming(self, "MultiHeadSelfAttention.init_cache")
         return self.init_state(batch, dtype, capacity=capacity)
@@ -226,7 +226,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         return self._attend(q, k, v, visible, key, self.chunk_size).reshape(xs.shape)
 
     def attention_weights(
-        self, xs: Any, *, mask: Any = None, resets: Any = None
+        self, xs: ArrayLike, *, mask: ArrayLike | None = None, resets: ArrayLike | None = None
     ) -> Float[Array, "*batch n_heads time time"]:
         """The weights with which each sample looks at each, for plots: rows are queries, columns keys.
 
@@ -239,16 +239,15 @@ class MultiHeadSelfAttention(SequenceLayer):
             Weights in float32 at least, without dropout. A row sums to 1; to 0 where a sample is masked.
         """
         who = "MultiHeadSelfAttention.attention_weights"
-        xs, batch = self._check_samples(xs, who, "xs", time=True)
-        flags = xs.shape[:-1]
-        mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
-        if mask is not None:
-            xs = select(mask, xs, jnp.zeros_like(xs))
-        (q, k, _), visible = self._whole(xs, mask, resets)
+        samples, batch = self._check_samples(xs, who, "xs", time=True)
+        shape, time = samples.shape[:-1], samples.shape[-2]
+        real, fresh = check_flags(mask, shape, who, "mask"), check_flags(resets, shape, who, "resets")
+        if real is not None:
+            samples = select(real, samples, jnp.zeros_like(samples))
+        (q, k, _), visible = self._whole(samples, real, fresh)
         k = split_heads(k, self.n_kv_heads)
-        return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(
-            *batch, self.n_heads, xs.shape[-2], xs.shape[-2]
-        )
+        w = weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head))
+        return w.reshape(*batch, self.n_heads, time, time)
 
     def _whole(
         self, xs: Array, mask: Bool[Array, "..."] | None, resets: Bool[Array, "..."] | None

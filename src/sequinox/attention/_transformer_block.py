@@ -23,7 +23,7 @@ class BlockState(NamedTuple):
     cross_attention: State
 
 
-class TransformerBlock(SequenceLayer):
+class TransformerBlock(SequenceLayer[BlockState]):
     r"""Self-attention, cross-attention to a memory if there is one, and a feed-forward network, each with a residual
     connection and a norm.
 

@@ -14,7 +14,7 @@ from .._types import BatchShape, DType, Initializer, PRNGKey
 from ._window import window_over
 
 
-class Conv1d(SequenceLayer):
+class Conv1d(SequenceLayer[Array]):
     r"""Causal convolution over time, dilated or not: an FIR filter whose taps are matrices.
 
     $$

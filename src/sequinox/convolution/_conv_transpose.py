@@ -11,7 +11,7 @@ from .._types import BatchShape, DType, Initializer, PRNGKey
 from ._conv import add_bias, convolve, convolve_one, make_taps, no_past
 
 
-class ConvTranspose1d(SequenceLayer):
+class ConvTranspose1d(SequenceLayer[Array]):
     r"""Transposed convolution over time: every sample is spread over `kernel_size` faster samples, `stride` for each
     sample read.
 

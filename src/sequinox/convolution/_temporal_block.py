@@ -21,7 +21,7 @@ class TemporalBlockState(NamedTuple):
     second: Array
 
 
-class TemporalBlock(SequenceLayer):
+class TemporalBlock(SequenceLayer[TemporalBlockState]):
     r"""Two causal convolutions with a residual connection: the block of a temporal convolutional network (TCN).
 
     $$

@@ -15,7 +15,7 @@ from ..layers import Dense
 from ._conv import add_bias, convolve, convolve_one, dilations_from, make_taps, no_past
 
 
-class GatedConv1d(SequenceLayer):
+class GatedConv1d(SequenceLayer[Array]):
     r"""A causal convolution with a gate, itself a causal convolution.
 
     $$
@@ -112,7 +112,7 @@ class GatedConv1d(SequenceLayer):
         return jnp.tanh(add_bias(f, self.b_f)) * jax.nn.sigmoid(add_bias(g, self.b_g))
 
 
-class WaveNet(SequenceLayer):
+class WaveNet(SequenceLayer[tuple[Array, ...]]):
     r"""The stack of a WaveNet: gated convolutions with growing dilations, joined by residual connections, whose skip
     connections are summed up.
 

@@ -1,5 +1,6 @@
 """Filters whose state carries their taps: they adapt while they run."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._checks import batch_shape, float_dtype, number, sizes, wide
 from .._layer import SequenceLayer
-from .._types import BatchShape, DType
+from .._types import ArrayLike, BatchShape, DType
 from ._fir import given_taps
 
 
@@ -22,7 +23,7 @@ class LMSState(NamedTuple):
     """The last inputs, oldest first."""
 
 
-class _AdaptiveFIR(SequenceLayer):
+class _AdaptiveFIR(SequenceLayer[LMSState]):
     w: eqx.AbstractVar[Float[Array, "n_taps n_signals"] | None]
     mu: eqx.AbstractVar[Float[Array, ""]]
     n_taps: eqx.AbstractVar[int]
@@ -122,7 +123,15 @@ class LMS(_AdaptiveFIR):
     n_taps: int = eqx.field(static=True)
     n_signals: int = eqx.field(static=True)
 
-    def __init__(self, n_taps: int, mu: float, *, n_signals: int = 1, w: Any = None, dtype: DType | None = None):
+    def __init__(
+        self,
+        n_taps: int,
+        mu: float,
+        *,
+        n_signals: int = 1,
+        w: ArrayLike | Sequence[Any] | None = None,
+        dtype: DType | None = None,
+    ):
         r"""
         Arguments:
             n_taps: number of taps for each signal.
@@ -183,7 +192,7 @@ class NLMS(_AdaptiveFIR):
         eps: float = 1e-6,
         *,
         n_signals: int = 1,
-        w: Any = None,
+        w: ArrayLike | Sequence[Any] | None = None,
         dtype: DType | None = None,
     ):
         r"""

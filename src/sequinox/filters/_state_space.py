@@ -14,7 +14,7 @@ from .._types import DType, Initializer, PRNGKey
 from ..recurrent._cell import Implementation, RecurrentCell, check_implementation
 from ..recurrent._initializers import Draw
 from ..recurrent._plan import Affine
-from ._one_pole import numbers
+from ._one_pole import Coefficients, numbers
 
 
 class Modes(NamedTuple):
@@ -31,7 +31,7 @@ class Modes(NamedTuple):
     period: np.ndarray
 
 
-class StateSpace(RecurrentCell):
+class StateSpace(RecurrentCell[Array]):
     r"""A linear filter with a state of several numbers.
 
     $$
@@ -75,10 +75,10 @@ class StateSpace(RecurrentCell):
 
     def __init__(
         self,
-        A: Any,
-        B: Any,
-        C: Any = None,
-        D: Any = None,
+        A: Coefficients,
+        B: Coefficients,
+        C: Coefficients | None = None,
+        D: Coefficients | None = None,
         *,
         implementation: Implementation = None,
         dtype: DType | None = None,
@@ -105,23 +105,21 @@ class StateSpace(RecurrentCell):
         dtype = wide(float_dtype(dtype, "StateSpace"))
         self.implementation = check_implementation(implementation, "StateSpace")
         given = {"A": A, "B": B, "C": C, "D": D}
-        matrix = {k: None if v is None else numbers(v, None, dtype, "StateSpace", k) for k, v in given.items()}
-        for name, value in matrix.items():
+        matrices: Any = {k: None if v is None else numbers(v, None, dtype, "StateSpace", k) for k, v in given.items()}
+        for name, value in matrices.items():
             if value is None and name in "AB":
                 raise TypeError(f"StateSpace: {name} must be a matrix, got None")
             if value is not None and (value.ndim != 2 or 0 in value.shape):
                 raise ValueError(f"StateSpace: {name} must be a matrix that is not empty, got shape {value.shape}")
-        A, B, C, D = matrix.values()
-        if D is not None and C is None:
+        self.A, self.B, self.C, self.D = matrices.values()
+        if D is not None and self.C is None:
             raise ValueError("StateSpace: D needs C; to add D x to the state itself give the identity as C")
-        n_hidden, n_in = A.shape[0], B.shape[1]
-        n_out = None if C is None else C.shape[0]
+        self.n_hidden, self.n_in = n_hidden, n_in = self.A.shape[0], self.B.shape[1]
+        n_out = None if self.C is None else self.C.shape[0]
         shapes = {"A": (n_hidden, n_hidden), "B": (n_hidden, n_in), "C": (n_out, n_hidden), "D": (n_out, n_in)}
-        for name, value in matrix.items():
+        for name, value in matrices.items():
             if value is not None and value.shape != shapes[name]:
                 raise ValueError(f"StateSpace: {name} must have shape {shapes[name]}, got {value.shape}")
-        self.A, self.B, self.C, self.D = A, B, C, D
-        self.n_in, self.n_hidden = n_in, n_hidden
 
     @classmethod
     def random(

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from .._checks import float_dtype
 from .._dropout import need_key
+from .._layer import S
 from .._types import DType, PRNGKey
 from ._cell import Implementation, RecurrentCell
 from ._plan import call_transition
@@ -22,7 +23,7 @@ class Noise(NamedTuple):
     inner: Any
 
 
-class CellWrapper(RecurrentCell):
+class CellWrapper(RecurrentCell[S]):
     """A cell that runs another, `cell`, and is random in training."""
 
     cell: eqx.AbstractVar[RecurrentCell]

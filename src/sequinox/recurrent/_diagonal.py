@@ -58,10 +58,10 @@ class DiagonalRecurrence(SequenceLayer[S]):
         for all samples.
         """
 
-    def readout(self, h: Any, x: Array) -> Array:
+    def readout(self, h: S, x: Array) -> Array:
         """The outputs `"*axes n_out"` of new states, in the dtype of the samples, and samples. Default: the states."""
         del x
-        return h
+        return h  # pyright: ignore[reportReturnType]
 
     @property
     def is_complex(self) -> bool:
@@ -106,7 +106,8 @@ class DiagonalRecurrence(SequenceLayer[S]):
 
     def _readout(self, h: Numbers, x: Array) -> Array:
         h = tuple(v.astype(x.dtype) for v in h)
-        return self.readout(ComplexPair(*h) if self.is_complex else h[0], x)
+        state: Any = ComplexPair(*h) if self.is_complex else h[0]
+        return self.readout(state, x)
 
 
 @eqx.filter_jit

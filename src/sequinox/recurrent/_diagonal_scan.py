@@ -6,11 +6,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from .._checks import check_flags, size
+from .._checks import check_array, check_flags, size
+from .._types import ArrayLike
 
 Method: TypeAlias = Literal["sequential", "chunked", "associative"] | None
 """How a diagonal recurrence is run: see [`diagonal_scan`][sequinox.recurrent.diagonal_scan]."""
@@ -55,12 +55,12 @@ class _Steps(NamedTuple):
 
 
 def diagonal_scan(
-    a: Any,
-    b: Any,
-    h0: Any = None,
+    a: ArrayLike | tuple[ArrayLike, ArrayLike],
+    b: ArrayLike | tuple[ArrayLike, ArrayLike],
+    h0: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     *,
-    mask: Any = None,
-    resets: Any = None,
+    mask: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     method: Method = None,
     chunk: int = CHUNK,
 ) -> tuple[Any, Any]:
@@ -110,12 +110,12 @@ def diagonal_scan(
 
         ```
     """
-    a, b, h0, pair = _check_numbers(a, b, h0)
-    shape = b[0].shape[:-1]
+    factors, terms, start, pair = _check_numbers(a, b, h0)
+    shape = terms[0].shape[:-1]
     mask = check_flags(mask, shape, "diagonal_scan", "mask")
     resets = check_flags(resets, shape, "diagonal_scan", "resets")
     method = check_method(method, "diagonal_scan")
-    hs, last = scan_numbers(a, b, h0, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
+    hs, last = scan_numbers(factors, terms, start, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
     return (ComplexPair(*hs), ComplexPair(*last)) if pair else (hs[0], last[0])
 
 
@@ -318,8 +318,7 @@ def _parts(value: Any, name: str, pair: bool) -> Numbers:
         shown = f"a tuple of {len(parts)}" if isinstance(value, tuple) else type(value).__name__
         raise TypeError(f"diagonal_scan: {name} must be {what}, got {shown}")
     for v in parts:
-        if not isinstance(v, jax.Array | np.ndarray):
-            raise TypeError(f"diagonal_scan: {name} must be a JAX or NumPy array, got {type(v).__name__}")
+        check_array(v, "diagonal_scan", name)
         if not jnp.issubdtype(v.dtype, jnp.floating):
             raise TypeError(f"diagonal_scan: {name} must be of a real floating dtype, got {v.dtype}")
     return tuple(map(jnp.asarray, parts))

@@ -14,7 +14,7 @@ from ._norm import make_gain, normalise, normed_affine
 from ._plan import Affine
 
 
-class GRU(RecurrentCell):
+class GRU(RecurrentCell[Array]):
     r"""Gated recurrent unit.
 
     $$
@@ -135,7 +135,7 @@ class GRU(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = state
         r = sigmoid(normed_affine(affine, (self.W_r, x), (self.U_r, h), self.b_r, self.gamma_r))
         z = sigmoid(normed_affine(affine, (self.W_z, x), (self.U_z, h), self.b_z, self.gamma_z))

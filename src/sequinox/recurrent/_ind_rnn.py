@@ -15,7 +15,7 @@ from ._cell import Implementation, RecurrentCell, check_implementation
 from ._plan import Affine
 
 
-class IndRNN(RecurrentCell):
+class IndRNN(RecurrentCell[Array]):
     r"""Independently recurrent unit: every hidden unit remembers itself alone, by one recurrent weight.
 
     $$
@@ -119,7 +119,7 @@ class IndRNN(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = affine((self.W, x), self.b).astype(state.dtype) + self.u.astype(state.dtype) * state
         h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
         return h, h

@@ -15,7 +15,7 @@ from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import ComplexPair, Method, check_method
 
 
-class LRU(DiagonalRecurrence):
+class LRU(DiagonalRecurrence[ComplexPair]):
     r"""Linear recurrent unit: complex modes, each inside the unit circle whatever its weights are.
 
     $$

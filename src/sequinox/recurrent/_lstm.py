@@ -42,7 +42,7 @@ class FGRState(NamedTuple):
     o: Array
 
 
-class LSTM(RecurrentCell):
+class LSTM(RecurrentCell[LSTMState | FGRState]):
     r"""Long short-term memory with peepholes.
 
     $$
@@ -251,7 +251,7 @@ class LSTM(RecurrentCell):
         return FGRState(y, c, *(zeros(self.n_hidden) for _ in "ifo")) if self.variant == "FGR" else LSTMState(y, c)
 
     def transition(
-        self, affine: Affine, x: Float[Array, " n_in"], state: Any
+        self, affine: Affine, x: Float[Array, " n_in"], state: LSTMState | FGRState
     ) -> tuple[Float[Array, " n_out"], LSTMState | FGRState]:
         """One sample: the output, and the new output and cell."""
         y, c, *before = state

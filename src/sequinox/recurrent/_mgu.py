@@ -13,7 +13,7 @@ from ._initializers import Draw
 from ._plan import Affine
 
 
-class MGU(RecurrentCell):
+class MGU(RecurrentCell[Array]):
     r"""Minimal gated unit: a GRU whose two gates are one.
 
     $$
@@ -98,7 +98,7 @@ class MGU(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = state
         f = sigmoid(affine((self.W_f, x), (self.U_f, h), self.b_f))
         candidate = jnp.tanh(affine((self.W, x), (self.U, f * h), self.b))

@@ -14,7 +14,7 @@ from ._diagonal_scan import Method, check_method
 from ._initializers import Draw
 
 
-class MinGRU(DiagonalRecurrence):
+class MinGRU(DiagonalRecurrence[Array]):
     r"""Minimal gated recurrent unit: a GRU whose gate and candidate see the sample alone.
 
     $$

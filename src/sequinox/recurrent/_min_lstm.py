@@ -14,7 +14,7 @@ from ._diagonal_scan import Method, check_method
 from ._initializers import Draw
 
 
-class MinLSTM(DiagonalRecurrence):
+class MinLSTM(DiagonalRecurrence[Array]):
     r"""Minimal LSTM: forget and input gate see the sample alone, and their shares add up to 1.
 
     $$

@@ -21,7 +21,7 @@ from ._rwa import RWAState, Squash, add_sample, call, check_function, start_aver
 Attention = Literal["exp", "sigmoid", "softplus"] | Callable[[Array], Array]
 
 
-class RDA(RecurrentCell):
+class RDA(RecurrentCell[RWAState]):
     r"""Recurrent discounted attention: a recurrent weighted average that can forget.
 
     $$

@@ -29,7 +29,7 @@ class RecurrentDropoutState(NamedTuple):
     drawn: Array
 
 
-class RecurrentDropout(CellWrapper):
+class RecurrentDropout(CellWrapper[RecurrentDropoutState]):
     r"""Variational dropout on the recurrent connections of a cell: one mask for a whole sequence.
 
     $$

@@ -15,7 +15,7 @@ from ._norm import make_gain, normed_affine
 from ._plan import Affine
 
 
-class RNN(RecurrentCell):
+class RNN(RecurrentCell[Array]):
     r"""Plain (Elman) recurrent unit.
 
     $$
@@ -109,7 +109,7 @@ class RNN(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = normed_affine(affine, (self.W, x), (self.U, state), self.b, self.gamma)
         h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
         return h, h

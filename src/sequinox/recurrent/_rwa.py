@@ -33,7 +33,7 @@ class RWAState(NamedTuple):
     m: Array
 
 
-class RWA(RecurrentCell):
+class RWA(RecurrentCell[RWAState]):
     r"""Recurrent weighted average: attention over everything read so far, kept as a running average.
 
     $$
