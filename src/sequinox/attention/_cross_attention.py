@@ -45,14 +45,14 @@ class NoMemory(NamedTuple):
 
 
 class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
-    r"""Multi-head attention of one sequence to another: each sample looks at every place of a memory.
+    r"""Multi-head attention of one sequence to another: each sample attends to every place of a memory.
 
     As [`MultiHeadSelfAttention`][sequinox.MultiHeadSelfAttention], with queries from the samples $x$ and keys and
     values from the memory $m$: $Q = W_Q x$, $K = W_K m$, $V = W_V m$.
 
     The memory is the layer's *state*: `state = layer.read(memory, mask=...)` reads it once, and `step` and `unroll`
     take it from there. They leave it as it is, and so does a reset, which starts the samples afresh and not what they
-    look at. Without a memory the layer does not run.
+    attend to. Without a memory the layer does not run.
 
     Source: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), section 3.2.3.
 
@@ -181,7 +181,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         return y.reshape(xs.shape), state
 
     def attention_weights(self, xs: ArrayLike, state: Memory) -> Float[Array, "*batch n_heads time places"]:
-        """The weights with which each sample looks at each place of the memory, for plots.
+        """The weights with which each sample attends to each place of the memory, for plots.
 
         Arguments:
             xs: the samples, `"*batch time d_model"`.
@@ -199,7 +199,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
     def _whole(self, xs: Array, state: Memory | NoMemory) -> tuple[Array, Array, Array, Visible]:
         if isinstance(state, NoMemory):
             raise ValueError(
-                "MultiHeadCrossAttention: there is no memory to attend to: begin with "
+                "MultiHeadCrossAttention: there is no memory to look at: begin with "
                 "state = layer.read(memory), or of an encoder-decoder with model.start(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)
@@ -261,7 +261,7 @@ class GatedFusion(Pointwise):
         """
         Arguments:
             n_a: width of the first signal.
-            n_b: width of the second signal, which stands behind the first in a sample.
+            n_b: width of the second signal, which follows the first in a sample.
             n_out: width of the output.
             key: PRNG key for the weights.
             initializer: of the weights; default `xavier_normal`.

@@ -1,7 +1,7 @@
 """Scaled dot-product attention.
 
 What no query may see has no effect: not on outputs, not on gradients, also if it is NaN. A NaN that a query does see
-makes its output NaN. A query that sees nothing gives zeros.
+makes its output NaN. The output of a query that sees nothing is zeros.
 
 So numbers that are not finite are taken out before the products (a weight of zero times NaN would be NaN, forwards and
 backwards), and NaN is put into the outputs of the queries that see one.
@@ -25,9 +25,9 @@ from .._types import ArrayLike, PRNGKey
 
 
 class Visible(NamedTuple):
-    """Which keys a query sees, told by a few numbers for each query and key, so that it need not be kept for each pair.
+    """Which keys a query sees, by a few numbers for each query and key, so that nothing is kept for each pair.
 
-    A query sees the keys of its own row; if `causal`, those whose place is not behind its own; with a window, those
+    A query sees the keys of its own row; if `causal`, those whose place is not after its own; with a window, those
     whose place is nearer than that. `mask` says more. Its axes are batch, heads, queries, keys; the first two, and the
     first of the others, may be of length 1.
     """
@@ -127,7 +127,7 @@ def attend_one(
 ) -> Float[Array, "rows d"]:
     """Attention of one query a row to a cache whose hidden slots are zeros, and which has one that is seen.
 
-    A cache is long and read once, so what counts is to read it as it lies. Each query stands in the columns of its own
+    A cache is long and read once, so what counts is to read it as it lies. Each query is put in the columns of its own
     head, with zeros in the others: one matrix product for all heads, where a product for every head would have the
     cache turned first. At 4,096 slots of 8 heads of width 32: 0.4 ms against 0.9 ms (float32, two CPU cores, jax
     0.10.2).
@@ -198,7 +198,7 @@ def _in_chunks(
     key: Array | None,
     chunk_size: int,
 ) -> Array:
-    """Chunk by chunk of the queries, each computed anew for the derivative: memory for `chunk_size` queries alone."""
+    """Chunk by chunk of the queries, each computed again for the derivative: memory for `chunk_size` queries alone."""
     T = q.shape[1]
     n = -(-T // chunk_size)
 
@@ -243,20 +243,20 @@ def scaled_dot_product_attention(
 ) -> Float[Array, "*batch queries d_v"]:
     r"""Scaled dot-product attention, $\operatorname{softmax}(Q K^\top / \sqrt{d_k})\, V$.
 
-    A query that sees no key gives zeros. What a query does not see has no effect on it, also where it is NaN or
-    infinite, and its gradient is exactly zero. The softmax is computed in float32 at least.
+    The output of a query that sees no key is zeros. What a query does not see has no effect on it, also where it is NaN
+    or infinite, and its gradient is exactly zero. The softmax is computed in float32 at least.
 
     Arguments:
         q: queries, `"*batch queries d_k"`; heads are a batch axis.
         k: keys, `"*batch keys d_k"`.
         v: values, `"*batch keys d_v"`.
         mask: bool, True where a query sees a key: `"queries keys"`, or with all the batch axes,
-            `"*batch queries keys"`. An axis of length 1 stands for any length.
-        causal: whether a query sees no later key. The last query stands at the last key, also where there are fewer
+            `"*batch queries keys"`. An axis of length 1 serves any length.
+        causal: whether a query sees no later key. The last query is at the last key, also where there are fewer
             queries than keys.
         window: a query sees the keys that are less than `window` places away: with `causal`, the last `window`, its own
             among them.
-        key_mask: bool `"*batch keys"`, True on real keys; a batch axis of length 1 stands for any length.
+        key_mask: bool `"*batch keys"`, True on real keys; a batch axis of length 1 serves any length.
         resets: bool `"*batch keys"`, True where another packed row begins; a query sees the keys of its own row. For as
             many queries as keys.
         scale: factor of the products; default $1 / \sqrt{d_k}$.

@@ -1,14 +1,14 @@
-"""Positions: where samples stand in their row, and layers that tell the network.
+"""Positions: where samples are in their row, and layers that add this to them.
 
 **Angles.** Sinusoidal and rotary positions need `frequency * n`, modulo a turn. In float32 such a product loses its
 last digits as `n` grows: at a million samples it is wrong by 0.04. Here a frequency is a whole number of units
 of 2^-32 turns, and the product is taken in integers, which wrap around as angles do. So the angle *between* two
-positions is the same wherever they stand, however long a stream runs. What is not exact is the frequency: it is rounded
+positions is the same wherever they are, however long a stream runs. What is not exact is the frequency: it is rounded
 by at most 2^-31 turns, and an angle is off the formula by at most 2^-31 turns (3e-9 radians) a sample, and what float32
 rounds once (3e-7).
 
-**Counting for ever.** A 32-bit count would end after two thousand million samples. The frequencies are multiples of
-four units, so that 2^30 samples are whole turns: a count that reaches 2^31 goes on from 2^30, and nothing changes.
+**Counting forever.** A 32-bit count would end after two thousand million samples. The frequencies are multiples of
+four units, so that 2^30 samples are whole turns: a count that reaches 2^31 continues from 2^30, and nothing changes.
 """
 
 import abc
@@ -30,12 +30,12 @@ from .._types import BatchShape, DType, Initializer, PRNGKey
 
 
 class Places(NamedTuple):
-    """Where the samples of a stretch stand. Without a mask, resets and a state, the batch axes are of length 1."""
+    """Where the samples of a stretch are. Without a mask, resets and a state, the batch axes are of length 1."""
 
     earlier: Int[Array, "*batch time"]
     """Real samples before this one in the stretch."""
     row: Int[Array, "*batch time"]
-    """Number of the packed row: resets up to this sample. Row 0 goes on from the state."""
+    """Number of the packed row: resets up to this sample. Row 0 continues from the state."""
     position: Int[Array, "*batch time"]
     """Real samples before this one since the reset, in earlier stretches too."""
     n: Int[Array, "*batch"]
@@ -70,7 +70,7 @@ def places(
 
 
 def advance(n: Int[Array, "*#axes"], k: Int[Array, "*#axes"] | int) -> Int[Array, "*axes"]:
-    """`n + k`; a count that reaches 2^31 goes on from 2^30."""
+    """`n + k`; a count that reaches 2^31 continues from 2^30."""
     total = n.astype(jnp.uint32) + jnp.asarray(k, jnp.uint32)
     return jnp.where(total >= jnp.uint32(2**31), total - jnp.uint32(2**30), total).astype(jnp.int32)
 
@@ -99,7 +99,7 @@ class Rotary(eqx.Module):
 
     So a product of a query and a key depends on the distance between them alone, however long a stream runs. The
     frequencies are rounded by at most 2^-31 turns. So the angle between a query and a key is within 3e-9 radians of the
-    formula for each sample that lies between them, wherever they stand; sines and cosines are computed in float32 at
+    formula for each sample that lies between them, wherever they are; sines and cosines are computed in float32 at
     least.
 
     Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864), eqs. (15) and (34). That paper pairs neighbours

@@ -20,7 +20,7 @@ from ._positions import Rotary, places
 
 
 class MultiHeadSelfAttention(SequenceLayer[Cache]):
-    r"""Multi-head self-attention: every sample looks at the row's samples, weighted by a learned similarity.
+    r"""Multi-head self-attention: every sample attends to the row's samples, weighted by a learned similarity.
 
     $$
     \begin{aligned}
@@ -33,7 +33,7 @@ class MultiHeadSelfAttention(SequenceLayer[Cache]):
     $Q_i$, $K_i$, $V_i$ are the $i$-th slices of width $d_\text{head}$. With `causal=True` a sample sees itself and the
     samples before it, and the layer streams: its state is a cache of keys and values. The cache grows by default;
     `init_cache(capacity=...)` or [`with_capacity`][sequinox.attention.with_capacity] gives one of fixed size, for
-    `jit`. With a `window` it is a ring, and the stream may run for ever. Without `causal` the layer does not stream,
+    `jit`. With a `window` it is a ring, and the stream may run forever. Without `causal` the layer does not stream,
     and its state is empty.
 
     Sources: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), page 5; fewer key-value heads:
@@ -228,7 +228,7 @@ class MultiHeadSelfAttention(SequenceLayer[Cache]):
     def attention_weights(
         self, xs: ArrayLike, *, mask: ArrayLike | None = None, resets: ArrayLike | None = None
     ) -> Float[Array, "*batch n_heads time time"]:
-        """The weights with which each sample looks at each, for plots: rows are queries, columns keys.
+        """The weights with which each sample attends to each, for plots: rows are queries, columns keys.
 
         Arguments:
             xs: a whole sequence, `"*batch time d_model"`.

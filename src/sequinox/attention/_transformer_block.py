@@ -34,12 +34,12 @@ class TransformerBlock(SequenceLayer[BlockState]):
     $$
 
     With `causal=True` the block streams; its state holds the cache of its self-attention, and the memory of its
-    cross-attention. Behind the last of several pre-norm blocks stands a norm of its own, which
+    cross-attention. After the last of several pre-norm blocks comes one more norm, which
     [`transformer_encoder`][sequinox.models.transformer_encoder] and
     [`transformer_decoder`][sequinox.models.transformer_decoder] add.
 
     Sources: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), pages 3 and 5 (post-norm, and dropout on what each
-    sub-layer gives, page 8); pre-norm: [Xiong et al. 2020](https://arxiv.org/abs/2002.04745).
+    sub-layer returns, page 8); pre-norm: [Xiong et al. 2020](https://arxiv.org/abs/2002.04745).
 
     ??? example
 
@@ -96,12 +96,12 @@ class TransformerBlock(SequenceLayer[BlockState]):
             d_ff: width inside the feed-forward network.
             key: PRNG key for the weights.
             causal: whether a sample sees no later one; then the block streams.
-            cross: whether the block looks at a memory too, between self-attention and the feed-forward network.
+            cross: whether the block attends to a memory too, between self-attention and the feed-forward network.
             norm: `"post"` (default), as in the paper, or `"pre"`, which trains more easily when it is deep.
             norm_layer: called as `norm_layer(d_model, dtype=dtype)`; default `eqx.nn.LayerNorm`. `eqx.nn.RMSNorm` too.
             activation: of the feed-forward network; default `jax.nn.relu`, as in the paper.
             gated: whether the feed-forward network has a gate; with `activation=jax.nn.silu` that is SwiGLU.
-            dropout: probability of a zero in what each sub-layer gives, before the addition, in training. Calls then
+            dropout: probability of a zero in what each sub-layer returns, before the addition, in training. Calls then
                 need `key=`. Default 0.
             attention_dropout: probability of a zero among the attention weights in training. Default 0.
             attention_bias: whether the attention's projections have biases; the paper has none.
@@ -196,7 +196,7 @@ class TransformerBlock(SequenceLayer[BlockState]):
         return self._run(run, xs, BlockState((), ()), key)[0]
 
     def _run(self, run: Callable, x: Array, state: BlockState, key: Array | None) -> tuple[Array, BlockState]:
-        """The sub-layers one behind another; `run(layer, x, state, key)` runs one with a state."""
+        """The sub-layers one after another; `run(layer, x, state, key)` runs one with a state."""
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
         x, own = self._sublayer(self.norm_self, lambda y: run(self.self_attention, y, state[0], keys[0]), x, keys[1])
         memory = state.cross_attention

@@ -20,7 +20,7 @@ class ConvTranspose1d(SequenceLayer[Array]):
     $$
 
     $k$ is `kernel_size`, $s$ is `stride`, and $y$ runs $s$ times as fast as $x$. When $x_t$ has been read,
-    $y_{s t}, \dots, y_{s t + s - 1}$ are complete: what follows cannot change them. These $s$ samples, one behind the
+    $y_{s t}, \dots, y_{s t + s - 1}$ are complete: what follows cannot change them. These $s$ samples, one after the
     other, are the layer's output, of width `stride * n_channels`; `spread` makes one fast sequence of it. So the layer
     streams. A row of $T$ samples gives $s T$; the last $k - s$ that its last samples reach beyond are left out, since
     in a stream they belong to the samples to come.
@@ -124,7 +124,7 @@ class ConvTranspose1d(SequenceLayer[Array]):
         return no_past(self, self.receptive_field - 1, batch, dtype)
 
     def _kernel(self) -> Float[Array, "taps n_out n_in"]:
-        """The matrices by how many samples back they look: those of `stride` fast samples stand one above the other."""
+        """The matrices by how many samples back they reach: those of `stride` fast samples, one above the other."""
         missing = self.receptive_field * self.stride - self.kernel_size
         W = jnp.concatenate([self.W, jnp.zeros((missing, *self.W.shape[1:]), self.W.dtype)])
         return W.reshape(self.receptive_field, self.n_out, self.n_in)

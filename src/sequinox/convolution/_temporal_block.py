@@ -33,7 +33,7 @@ class TemporalBlock(SequenceLayer[TemporalBlockState]):
     $$
 
     $*_d$ is the convolution of [`Conv1d`][sequinox.Conv1d] with the dilation $d$, its weights normalised, and $D$ is
-    dropout in training. Where the widths differ, $W x_t + b$ stands in place of $x_t$ in the last line.
+    dropout in training. Where the widths differ, $W x_t + b$ takes the place of $x_t$ in the last line.
 
     Source: [Bai et al. 2018](https://arxiv.org/abs/1803.01271), section 3.3 and figure 1(b). Dropout there zeroes whole
     channels; here every number is drawn on its own, as in [`Dropout`][sequinox.Dropout].
@@ -76,7 +76,7 @@ class TemporalBlock(SequenceLayer[TemporalBlockState]):
             kernel_size: number of taps of each.
             key: PRNG key for the weights.
             dilation: of both convolutions; default 1.
-            dropout: probability of a zero behind each convolution in training. Calls then need `key=`. Default 0.
+            dropout: probability of a zero after each convolution in training. Calls then need `key=`. Default 0.
             weight_norm: whether the convolutions' weights are normalised, as in the paper.
             initializer: of the weights; default `xavier_normal`.
             dtype: of the weights; default: JAX's default, float32.
@@ -100,7 +100,7 @@ class TemporalBlock(SequenceLayer[TemporalBlockState]):
 
     @property
     def receptive_field(self) -> int:
-        """`1 + 2 * (kernel_size - 1) * dilation`: two convolutions, one behind the other."""
+        """`1 + 2 * (kernel_size - 1) * dilation`: two convolutions, one after the other."""
         return self.first.receptive_field + self.second.receptive_field - 1
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> TemporalBlockState:

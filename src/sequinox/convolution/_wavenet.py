@@ -126,7 +126,7 @@ class WaveNet(SequenceLayer[tuple[Array, ...]]):
     $$
 
     $x^{(1)}$ are the samples. The last layer has a skip connection alone, since nothing would read its residual. The
-    state is the tuple of those of the gated convolutions. What comes in front and behind,
+    state is the tuple of those of the gated convolutions. What comes before and after,
     [`wavenet`][sequinox.wavenet] adds.
 
     Source: [van den Oord et al. 2016](https://arxiv.org/abs/1609.03499), equation 2, section 2.4 and figure 4. The
@@ -213,7 +213,7 @@ class WaveNet(SequenceLayer[tuple[Array, ...]]):
         return self._run(lambda gate, x, s: gate.unroll(x, s, mask=mask, resets=resets), xs, state)
 
     def _run(self, run: Callable, x: Array, state: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
-        """The layers one behind another; `run(gate, x, state)` runs a gated convolution."""
+        """The layers one after another; `run(gate, x, state)` runs a gated convolution."""
         states, y = [], None
         for i, (gate, skip) in enumerate(zip(self.gates, self.skips, strict=True)):
             z, s = run(gate, x, state[i])

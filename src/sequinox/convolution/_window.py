@@ -32,14 +32,14 @@ class Window(NamedTuple):
     """A stretch of samples beside those before it."""
 
     samples: Shaped[Array, "*batch depth+time n"]
-    """Past and samples, oldest first; of the samples the real ones first, zeros behind them."""
+    """Past and samples, oldest first; of the samples the real ones first, then zeros."""
     past: Shaped[Array, "*batch depth n"]
     """The last `depth` real samples since the last reset, oldest first: what the next stretch reads."""
     since: Int[Array, "*batch time"] | None
     """How many samples one sees, its own included: those since the reset, more than `depth` where there was none in
     this stretch. None if there are no resets: then all see all."""
     place: Int[Array, "*batch time"] | None
-    """Where each sample stands among the packed ones; None where they stand as they came."""
+    """The place of each sample among the packed ones; None if they are as they came."""
 
     @property
     def depth(self) -> int:

@@ -31,7 +31,7 @@ class _AdaptiveFIR(SequenceLayer[LMSState]):
 
     @property
     def n_in(self) -> int:
-        """Width of a sample: the signals, and behind them the desired response."""
+        """Width of a sample: the signals, then the desired response."""
         return self.n_signals + 1
 
     @property

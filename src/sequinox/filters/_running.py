@@ -14,7 +14,7 @@ from ..layers._pooling import MOST, MaxState, MeanState, OfAnyWidth, larger, wit
 
 
 class _Running(SequenceLayer[S]):
-    """A statistic given by its value on one sample, and by how those of two stretches, one behind the other, merge.
+    """A statistic given by its value on one sample, and by how those of two stretches, one after the other, merge.
 
     The initial state is that of no samples: merged with another on either side, it leaves that as it is, to the bit.
     """

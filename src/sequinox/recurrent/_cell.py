@@ -47,8 +47,7 @@ class RecurrentCell(SequenceLayer[S]):
         """One sample: the output and the next state.
 
         Arguments:
-            affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` standing for `W @ v` and an array for
-                itself.
+            affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` means `W @ v`, an array itself.
             x: the sample, `" n_in"`.
             state: the state before it, of the structure of `start`.
 
@@ -125,7 +124,7 @@ def _unroll_jitted(
     init: State,
     key: Array | None,
 ) -> tuple[Array, State]:
-    """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop anew."""
+    """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop again."""
     batch, n = xs.shape[:-2], xs.ndim - 2
     rows = partial(_merge, n=n)
     mask, resets, xs = jax.tree.map(lambda a: jnp.swapaxes(rows(a), 0, 1), (mask, resets, xs))

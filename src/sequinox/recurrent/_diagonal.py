@@ -114,7 +114,7 @@ class DiagonalRecurrence(SequenceLayer[S]):
 def _unroll_jitted(
     layer: DiagonalRecurrence, xs: Array, state: State, mask: Array | None, resets: Array | None
 ) -> tuple[Array, State]:
-    """Jitted, so that calls outside of `jit` do not trace it anew."""
+    """Jitted, so that calls outside of `jit` do not trace it again."""
     a, b = layer._coefficients(xs)
     h0 = state if layer.is_complex else (state,)
     hs, last = scan_numbers(a, b, h0, mask, resets, layer.method, CHUNK)

@@ -87,7 +87,7 @@ def diagonal_scan(
             give [`ComplexPair(re, im)`][sequinox.recurrent.ComplexPair] here, in `b` and in `h0`.
         b: what is added, `"*batch time n_hidden"`.
         h0: the state before the first step, `"*batch n_hidden"`; default: zeros.
-        mask: bool `"*batch time"`; where it is False, the state is held, bit by bit, whatever stands in `a` and `b`.
+        mask: bool `"*batch time"`; where it is False, the state is held, bit by bit, whatever is in `a` and `b`.
         resets: bool `"*batch time"`; where it is True, the step starts from zeros, whatever the state is. A reset on a
             masked step does nothing.
         method: `"sequential"`, `"chunked"`, `"associative"` or None (chosen).
@@ -131,7 +131,7 @@ def scan_numbers(
     holds = None if mask is None else column(~mask)
     fresh = column(resets if mask is None or resets is None else resets & mask)
     still = _either(holds, fresh)
-    if still is not None and a[0].ndim == b[0].ndim:  # what stands there is not read, nor multiplied by a zero
+    if still is not None and a[0].ndim == b[0].ndim:  # what is there is not read, nor multiplied by zero
         a = tuple(jnp.where(still, 0, v) for v in a)
     if a[0].ndim != b[0].ndim:
         a = tuple(v.reshape((1,) * (b[0].ndim - 1) + v.shape) for v in a)
@@ -232,7 +232,7 @@ def _elements(steps: _Steps, b: Numbers, backwards: bool) -> tuple[Numbers, Numb
     if steps.holds is not None:  # the identity
         a = tuple(jnp.where(steps.holds, c, v) for c, v in zip((1, 0), a, strict=False))
     a = tuple(jnp.broadcast_to(v, b[0].shape) for v in a)
-    if backwards:  # from the step behind, and nothing from behind the last
+    if backwards:  # from the step after, and nothing from after the last
         a, fresh = jax.tree.map(
             lambda v: jnp.concatenate([v[..., 1:, :], jnp.zeros_like(v[..., :1, :])], -2), (a, fresh)
         )
@@ -240,11 +240,11 @@ def _elements(steps: _Steps, b: Numbers, backwards: bool) -> tuple[Numbers, Numb
 
 
 def _tree(elements: tuple[Numbers, Numbers, Array | None], backwards: bool) -> tuple[Numbers, Numbers, Array | None]:
-    return lax.associative_scan(_behind, elements, reverse=backwards, axis=elements[1][0].ndim - 2)
+    return lax.associative_scan(_compose, elements, reverse=backwards, axis=elements[1][0].ndim - 2)
 
 
-def _behind(one: tuple, two: tuple) -> tuple[Numbers, Numbers, Array | None]:
-    """Two maps, one behind the other."""
+def _compose(one: tuple, two: tuple) -> tuple[Numbers, Numbers, Array | None]:
+    """Two maps, one after the other."""
     (a1, b1, fresh1), (a2, b2, fresh2) = one, two
     b = tuple(n + v for n, v in zip(times(a2, b1), b2, strict=True))
     if fresh2 is None:

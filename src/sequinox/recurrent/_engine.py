@@ -6,7 +6,7 @@ through the function `affine` that it is handed. Two ways of unrolling it are bu
 `unroll_scan` hands it the plain `affine` and leaves derivatives to JAX, which accumulates the gradient of every weight
 inside the loop, one small product a step.
 
-`unroll_fused` looks at the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products
+`unroll_fused` traces the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products
 that share their vectors become one. For the derivative it is a `jax.custom_jvp` of the whole loop, in which every
 product's tangent `dW x + W dx + dU h + db` is formed for all time steps at once, outside the loop; inside, only `U dh`
 and the cell's elementwise part are left, the latter re-derived from the pre-activations that were kept, so that no
@@ -155,7 +155,7 @@ def _record(cell: Cell, given: Inputs, grouped: tuple, x: Array, state: PyTree, 
 
 @jax.custom_jvp
 def _replayed(pre: Array, z: Array, weights: list[Array], vectors: list[Array]) -> Array:
-    """The kept pre-activation, with the derivative of the product it came from: `z` stands for its outer part."""
+    """The kept pre-activation, with the derivative of the product it came from: `z` has its outer part."""
     del z, weights, vectors
     return pre
 
@@ -305,9 +305,10 @@ def _outer_tangents(plan: Plan, leaves: list[Array], dleaves: list, xs: Array, d
 
 
 def _to_rows(p: Array, xs: Array, state: PyTree) -> Array:
-    """`p` once a row.
+    """A copy of `p` for each row.
 
-    Chosen between two equal values by something of each row, so that under `jax.vmap` every row has its own.
+    Selected between two equal copies by a flag of the row, so that under `jax.vmap` over `xs` or `state` the copies are
+    mapped as well.
     """
     firsts = [a.reshape(a.shape[0], -1)[:, 0] for a in (xs[0], *jax.tree.leaves(state)) if a.size]
     flag = reduce(jnp.logical_or, [first == first for first in firsts])

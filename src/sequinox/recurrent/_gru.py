@@ -40,7 +40,7 @@ class GRU(RecurrentCell[Array]):
     $$
 
     **Normalisation.** With `layer_norm`, each of the three pre-activations $a$ becomes $\gamma \odot N(a) + b$, with a
-    learned gain $\gamma$ of its own (`gamma_r`, `gamma_z`, `gamma`, ones at first), the bias $b$ behind it, and
+    learned gain $\gamma$ of its own (`gamma_r`, `gamma_z`, `gamma`, ones at first), the bias $b$ after it, and
 
     $$
     N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}

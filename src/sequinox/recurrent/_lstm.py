@@ -56,7 +56,7 @@ class LSTM(RecurrentCell[LSTMState | FGRState]):
     \end{aligned}
     $$
 
-    Input and forget gate look at the old cell, the output gate at the new one. The state is
+    Input and forget gate read the old cell, the output gate the new one. The state is
     [`LSTMState(y, c)`][sequinox.recurrent.LSTMState], the output $y'$.
 
     Source: [Greff et al. 2017](https://arxiv.org/abs/1503.04069), section II (page 2, forward pass). Most libraries
@@ -82,7 +82,7 @@ class LSTM(RecurrentCell[LSTMState | FGRState]):
     [`FGRState(y, c, i, f, o)`][sequinox.recurrent.FGRState], zeros at first.
 
     **Projection.** With `n_proj`, the output is a product of what is $y'$ above, and it is the output that the
-    recurrent weights, then `(n_hidden, n_proj)`, and what stands behind the layer see:
+    recurrent weights, then `(n_hidden, n_proj)`, and whatever reads the layer see:
 
     $$
     y' = W_p (\tanh(c') \odot o)
@@ -92,7 +92,7 @@ class LSTM(RecurrentCell[LSTMState | FGRState]):
 
     **Normalisation.** With `layer_norm`, each pre-activation $a$, peephole included, becomes
     $\gamma \odot N(a) + b$, with a learned gain of its own (`gamma_z` to `gamma_o`, ones at first), the bias $b$
-    behind it, and
+    after it, and
 
     $$
     N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}
@@ -176,7 +176,7 @@ class LSTM(RecurrentCell[LSTMState | FGRState]):
             n_hidden: width of the cell, and of the output unless it is projected.
             key: PRNG key for the weights.
             variant: one of the nine models above; default `"V"`, vanilla.
-            peepholes: whether the gates look at the cell, as in the paper (default); their weights start at zero.
+            peepholes: whether the gates read the cell, as in the paper (default); their weights start at zero.
             n_proj: width to which the output is projected; default (None): it is not.
             layer_norm: whether pre-activations and cell are normalised (see above). Default False.
             forget_bias: what the forget gate's bias starts at. Default 0; 1 or 2 keeps memory from the first update on

@@ -1,4 +1,4 @@
-"""What a cell does with weights: the function it takes its products through, and a look at how it uses it."""
+"""What a cell does with weights: the function it takes its products through, and how it uses that."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -13,11 +13,11 @@ from .._linear import apply_weight
 Term: TypeAlias = tuple[Array, Array] | Array
 Affine: TypeAlias = Callable[..., Array]
 Transition: TypeAlias = Callable[..., tuple[Array, PyTree]]
-"""`transition(cell, affine, x, state)`, with the sample's noise behind it if the cell draws any."""
+"""`transition(cell, affine, x, state)`, with the sample's noise last if the cell draws any."""
 
 
 def affine(*terms: Term) -> Array:
-    """The sum of its terms: a pair `(W, x)` stands for the product `W @ x`, an array for itself (a bias)."""
+    """The sum of its terms: a pair `(W, x)` means the product `W @ x`, an array itself (a bias)."""
     total = None
     for term in terms:
         value = apply_weight(*term) if isinstance(term, tuple) else term
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     """What a cell does with `affine`, in the order in which it does it.
 
     Calls that share their vectors form a group, whose products are done as one. `direct` are the leaves of the cell
-    that it also uses outside `affine` (peepholes, scales), and `x_direct` tells whether it uses the sample there.
+    that it also uses outside `affine` (peepholes, scales), and `x_direct` says whether it uses the sample there.
     """
 
     calls: tuple[Call, ...]

@@ -122,8 +122,8 @@ class RDA(RecurrentCell[RWAState]):
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
-        Functions of your own should have a name of the module they stand in: one made anew in every call, as a lambda
-        is, compiles anew in every call.
+        Functions of your own should have a name in the module that defines them: one made in every call, as a lambda
+        is, compiles again in every call.
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown or unfit function, an unknown

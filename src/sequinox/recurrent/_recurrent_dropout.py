@@ -48,7 +48,7 @@ class RecurrentDropout(CellWrapper[RecurrentDropoutState]):
 
     Source: [Gal and Ghahramani 2016](https://arxiv.org/abs/1512.05287), section 4. The mask is tied over gates, as
     there. The division by $1 - p$ is ours, so that inference needs none. For the paper's masks on inputs and outputs
-    put [`VariationalDropout`][sequinox.VariationalDropout] before and behind.
+    put [`VariationalDropout`][sequinox.VariationalDropout] before and after it.
 
     ??? example
 

@@ -23,7 +23,7 @@ class RWAState(NamedTuple):
 
     `n` and `d` are numerator and denominator of the average, relative to `exp(m)`: the paper's are `n * exp(m)` and
     `d * exp(m)`. `m` is the logarithm of the largest attention so far (discounted in an `RDA`). While `d` is zero
-    nothing has been read, and `m` is not looked at. These three are float32 at least, because a long average in half
+    nothing has been read, and `m` is not used. These three are float32 at least, because a long average in half
     precision would stand still.
     """
 
@@ -117,8 +117,8 @@ class RWA(RecurrentCell[RWAState]):
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
-        A function of your own should have a name of the module it stands in: one made anew in every call, as a lambda
-        is, compiles anew in every call.
+        A function of your own should have a name in the module that defines it: one made in every call, as a lambda
+        is, compiles again in every call.
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown or unfit `f_h`, an unknown
