@@ -146,7 +146,7 @@ class LMS(_AdaptiveFIR):
                 wrong shape, a wrong dtype.
         """
         self.n_taps, self.n_signals = sizes("LMS", n_taps=n_taps, n_signals=n_signals)
-        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
+        self.w, self.mu = _first(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
 
 
 class NLMS(_AdaptiveFIR):
@@ -210,7 +210,7 @@ class NLMS(_AdaptiveFIR):
                 taps of a wrong shape, a wrong dtype.
         """
         self.n_taps, self.n_signals = sizes("NLMS", n_taps=n_taps, n_signals=n_signals)
-        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
+        self.w, self.mu = _first(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
         self.eps = number(eps, "NLMS", "eps")
         if self.eps <= 0:
             raise ValueError(f"NLMS: eps must be positive, got {eps}")
@@ -219,7 +219,7 @@ class NLMS(_AdaptiveFIR):
         return super()._step_size(window) / (self.eps + jnp.sum(window * window, (-2, -1)))
 
 
-def _start(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
+def _first(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
     """The first taps and the step size, checked."""
     dtype = float_dtype(dtype, who)
     taps = None if w is None else given_taps(w, n_signals, dtype, who, "w")

@@ -110,12 +110,12 @@ def diagonal_scan(
 
         ```
     """
-    factors, terms, start, pair = _check_numbers(a, b, h0)
+    factors, terms, first, pair = _check_numbers(a, b, h0)
     shape = terms[0].shape[:-1]
     mask = check_flags(mask, shape, "diagonal_scan", "mask")
     resets = check_flags(resets, shape, "diagonal_scan", "resets")
     method = check_method(method, "diagonal_scan")
-    hs, last = scan_numbers(factors, terms, start, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
+    hs, last = scan_numbers(factors, terms, first, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
     return (ComplexPair(*hs), ComplexPair(*last)) if pair else (hs[0], last[0])
 
 
