@@ -148,7 +148,7 @@ def check_key(key: Any, who: str) -> Array:
     return jnp.asarray(key)
 
 
-def float_dtype(dtype: DType | None, who: str) -> Any:
+def float_dtype(dtype: DType | None, who: str) -> np.dtype:
     """`dtype` of a constructor, checked; None is JAX's default floating-point dtype."""
     if dtype is None:
         return jnp.zeros(()).dtype
@@ -165,9 +165,9 @@ def float_dtype(dtype: DType | None, who: str) -> Any:
     return dtype
 
 
-def wide(dtype: DType) -> Any:
+def wide(dtype: DType) -> np.dtype:
     """Float32 at least: the dtype of sums and of states that move slowly, which would stand still in half precision."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
+    return jnp.dtype(dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32)
 
 
 def flag(value: Any, who: str, name: str) -> bool:

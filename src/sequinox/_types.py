@@ -14,9 +14,10 @@ read.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Key, PyTree, UInt32
 
 ArrayLike: TypeAlias = Array | np.ndarray
@@ -34,5 +35,5 @@ PRNGKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
 Initializer: TypeAlias = Callable[..., Array]
 """`initializer(key, shape, dtype)`, as those of `jax.nn.initializers`."""
 
-DType: TypeAlias = Any
+DType: TypeAlias = DTypeLike
 """Whatever `jnp.dtype` takes."""

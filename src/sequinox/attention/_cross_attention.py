@@ -180,7 +180,7 @@ class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
         y = apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)
         return y.reshape(xs.shape), state
 
-    def attention_weights(self, xs: ArrayLike, state: Memory) -> Float[Array, "*batch n_heads time places"]:
+    def attention_weights(self, xs: ArrayLike, state: Memory | NoMemory) -> Float[Array, "*batch n_heads time places"]:
         """The weights with which each sample attends to each place of the memory, for plots.
 
         Arguments:

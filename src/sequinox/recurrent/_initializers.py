@@ -48,7 +48,7 @@ def scaled_identity(scale: float = 0.95) -> Initializer:
     """
     factor = number(scale, "scaled_identity", "scale")
 
-    def initialize(key: PRNGKey, shape: tuple[int, ...], dtype: DType = None) -> Array:
+    def initialize(key: PRNGKey, shape: tuple[int, ...], dtype: DType | None = None) -> Array:
         del key
         if len(shape) != 2 or shape[0] != shape[1]:
             raise ValueError(
@@ -106,7 +106,7 @@ def scaled_to_norm(initializer: Initializer, sigma_max: float = 1.0) -> Initiali
     if target <= 0:
         raise ValueError(f"scaled_to_norm: sigma_max must be positive, got {sigma_max}")
 
-    def initialize(key: PRNGKey, shape: tuple[int, ...], dtype: DType = None) -> Array:
+    def initialize(key: PRNGKey, shape: tuple[int, ...], dtype: DType | None = None) -> Array:
         if len(shape) != 2:
             raise ValueError(f"scaled_to_norm: the weight must be a matrix, got the shape {tuple(shape)}")
         dtype = jnp.zeros((), dtype).dtype
