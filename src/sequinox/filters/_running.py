@@ -68,7 +68,7 @@ def _unroll_jitted(
     return layer._value(states, xs.dtype), last
 
 
-class RunningMean(OfAnyWidth, _Running[MeanState]):
+class RunningMean(_Running[MeanState], OfAnyWidth):
     r"""The mean of the samples so far, kept with their number.
 
     $$
@@ -123,7 +123,7 @@ class RunningMean(OfAnyWidth, _Running[MeanState]):
         return state.mean.astype(dtype)
 
 
-class RunningMax(OfAnyWidth, _Running[MaxState]):
+class RunningMax(_Running[MaxState], OfAnyWidth):
     r"""The largest sample so far, in each channel.
 
     $$
