@@ -89,6 +89,11 @@ def size(value: Any, who: str, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def sizes(who: str, **values: Any) -> tuple[int, ...]:
+    """Several positive integers by their names, checked, as `sizes(who, n_in=n_in, n_hidden=n_hidden)`."""
+    return tuple(size(value, who, name) for name, value in values.items())
+
+
 def raise_if(values: Any, wrong: Array, message: str) -> Any:
     """The values, or a `ValueError` if any of `wrong` is True: at once, or under `jit` as the program runs."""
     if isinstance(wrong, Tracer):
@@ -179,3 +184,11 @@ def number(value: Any, who: str, name: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{who}: {name} must be finite, got {value}")
     return float(value)
+
+
+def check_rate(value: Any, who: str, name: str) -> float:
+    """A probability in [0, 1), checked."""
+    rate = number(value, who, name)
+    if not 0 <= rate < 1:
+        raise ValueError(f"{who}: {name} must be at least 0 and less than 1, got {value}")
+    return rate

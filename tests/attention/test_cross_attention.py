@@ -135,6 +135,7 @@ def test_no_memory_is_an_error():
 
 
 @pytest.mark.parametrize("how", ["step", "unroll", "attention_weights"])
+@pytest.mark.usefixtures("unchecked_types")
 def test_wrong_memories(how: str):
     good, x = LAYER.read(MEMORY), XS[:, 0] if how == "step" else XS
     for state, kind, words in [

@@ -52,7 +52,7 @@ class GrowingKVCache(NamedTuple):
 
 
 class RingKVCache(NamedTuple):
-    """Keys and values of the last samples of a row, as many as a window sees: a stream may run for ever.
+    """Keys and values of the last samples of a row, as many as a window sees: a stream may run forever.
 
     Sample `n` is in slot `n % slots`; the slots are the next power of two that holds the window. Slots that hold
     nothing that a later sample sees are zeros.
@@ -61,7 +61,7 @@ class RingKVCache(NamedTuple):
     k: Float[Array, "*batch slots d_kv"]
     v: Float[Array, "*batch slots d_kv"]
     n: Int[Array, "*batch"]
-    """Samples since the reset, int32; after 2^31 it goes on from 2^30."""
+    """Samples since the reset, int32; after 2^31 it continues from 2^30."""
 
     def as_given(self, given: Any, where: str) -> "RingKVCache":
         """What a given state is to be like: this, since slots of another kind of cache are in another order."""
@@ -137,7 +137,7 @@ def _add_slots(a: Any, more: int) -> Array:
 
 
 class Slots(NamedTuple):
-    """Where the samples in the slots stand: their place before the next sample (-1 the last), and their row."""
+    """Where the samples in the slots are: their place before the next sample (-1 the last), and their row."""
 
     place: Int[Array, "rows slots"]
     row: Int[Array, "rows slots"]

@@ -13,9 +13,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, size
+from .._checks import batch_shape, check_key, check_rate, flag, float_dtype, size
+from .._dropout import draw_kept, dropped, need_key
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows, make_weight
+from .._linear import apply_affine, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 
 
@@ -100,9 +101,7 @@ class Dense(Pointwise):
     def apply(self, x: Array, key: Array | None) -> Array:
         """`W x + b` on the last axis."""
         del key
-        rows = x.reshape(1, math.prod(x.shape[:-1]), self.n_in)
-        y = apply_weight_to_rows(self.W, rows).reshape(*x.shape[:-1], self.n_out)
-        return y if self.b is None else y + jnp.broadcast_to(self.b, y.shape)
+        return apply_affine(self.W, x, self.b)
 
 
 class Dropout(Pointwise):
@@ -139,9 +138,7 @@ class Dropout(Pointwise):
         Raises:
             ValueError: if `p` is not in [0, 1). On a call in training without a key, if `p` is not 0.
         """
-        self.p = number(p, "Dropout", "p")
-        if not 0 <= self.p < 1:
-            raise ValueError(f"Dropout: p must be at least 0 and less than 1, got {p}")
+        self.p = check_rate(p, "Dropout", "p")
         self.inference = flag(inference, "Dropout", "inference")
         self.n_in = self.n_out = None
 
@@ -149,10 +146,7 @@ class Dropout(Pointwise):
         """Zeros and scaled values in training; `x` in inference."""
         if self.inference or self.p == 0:
             return x
-        if key is None:
-            raise ValueError("Dropout: a key is needed in training: pass key=, or use equinox.nn.inference_mode(model)")
-        kept = jax.random.bernoulli(check_key(key, "Dropout"), 1 - self.p, x.shape)
-        return jnp.where(kept, x / (1 - self.p), jnp.zeros_like(x))
+        return dropped(draw_kept(need_key(key, "Dropout"), self.p, x.shape), x, self.p)
 
 
 class PerSample(Pointwise):

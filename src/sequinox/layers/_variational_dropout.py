@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import flag, size
-from .._drop import check_rate, draw_kept, dropped, need_key
+from .._checks import check_rate, flag, size
+from .._dropout import draw_kept, dropped, need_key
 from .._layer import select
 from .._types import BatchShape, DType
 from ._pooling import OfAnyWidth

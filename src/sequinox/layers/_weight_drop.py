@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import flag, is_inexact
-from .._drop import check_rate, draw_kept, dropped, need_key
+from .._checks import check_rate, flag, is_inexact
+from .._dropout import draw_kept, dropped, need_key
 from .._layer import S, SequenceLayer
 from ..recurrent import RecurrentCell
 from ._wrapper import Wrapper

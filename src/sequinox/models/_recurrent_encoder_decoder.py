@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_key, check_tuple, flag, float_dtype, number, size
+from .._checks import batch_shape, check_key, check_rate, check_tuple, flag, float_dtype, size
 from .._layer import SequenceLayer, grows
 from .._types import ArrayLike, BatchShape, DType, PRNGKey, State
 from ..attention import MultiHeadCrossAttention
@@ -263,8 +263,7 @@ def recurrent_encoder_decoder(
     n_layers, make, dtype = size(n_layers, who, "n_layers"), cell_maker(cell, who), float_dtype(dtype, who)
     d_embed = n_hidden if d_embed is None else size(d_embed, who, "d_embed")
     tokens, attention = flag(tokens, who, "tokens"), flag(attention, who, "attention")
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    check_rate(dropout, who, "dropout")
     directions = 1 + flag(bidirectional, who, "bidirectional")
     if n_hidden % directions:
         raise ValueError(f"{who}: n_hidden must be even, half for each direction of the encoder, got {n_hidden}")

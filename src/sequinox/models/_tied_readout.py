@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._checks import check_key, float_dtype, size
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows
+from .._linear import apply_affine
 from .._types import BatchShape, DType, PRNGKey, State
 from ..layers import PerSample
 
@@ -86,8 +86,7 @@ class TiedReadout(SequenceLayer):
         return self.embedding.apply(tokens, None)
 
     def _logits(self, h: Array) -> Array:
-        rows = h.reshape(1, -1, h.shape[-1]) if h.size else h.reshape(1, 0, h.shape[-1])
-        return apply_weight_to_rows(self.embedding.function.weight, rows).reshape(*h.shape[:-1], self.n_out)
+        return apply_affine(self.embedding.function.weight, h)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         h, state = self.body.step(self._read(x), state, key=key)

@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 
-from .._checks import check_key, flag, float_dtype, size
+from .._checks import check_key, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer
 from .._types import DType, PRNGKey
 from ..attention import AddLearnedPositions, AddPositions, Rotary, TransformerBlock
-from ..attention._heads import check_dropout
 from ..attention._transformer_block import make_norm
 from ..layers import Dense, Dropout, LastStep, MeanOverTime, PerSample, Remat, Sequential, Stack
 from ._encoder_decoder import EncoderDecoder
@@ -270,7 +269,7 @@ class _Body(NamedTuple):
         n_layers, d_model = size(self.n_layers, who, "n_layers"), size(self.d_model, who, "d_model")
         max_len = None if self.max_len is None else size(self.max_len, who, "max_len")
         scan_layers, remat = flag(self.scan_layers, who, "scan_layers"), flag(self.remat, who, "remat")
-        options = {**self.blocks, "dropout": check_dropout(self.blocks["dropout"], who), "dtype": dtype}
+        options = {**self.blocks, "dropout": check_rate(self.blocks["dropout"], who, "dropout"), "dtype": dtype}
         k_positions, *keys = jax.random.split(key, n_layers + 1)
         layers: list[SequenceLayer] = []
         if "rotary" in options:
