@@ -63,7 +63,7 @@ class Specimen:
         arrays, rest = eqx.partition(layer, lambda a: isinstance(a, jax.ShapeDtypeStruct))
         state = jax.eval_shape(lambda arrays: self.start(eqx.combine(arrays, rest), **point), arrays)
         width = layer.n_in or point["d"]
-        token = layer._sample_ndim == 0
+        token = layer.reads_tokens
         x = jax.ShapeDtypeStruct(() if token else (width,), jnp.int32 if token else jnp.float32)
         return layer, x, state
 

@@ -160,7 +160,7 @@ def test_every_layer_of_the_table_runs_when_cast(entry: Any):
     half = sqx.cast(layer, HALF)
     for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(half, eqx.is_inexact_array)):
         assert leaf.dtype == (SINGLE if is_kept(half, path) else HALF), jax.tree_util.keystr(path)
-    tokens = layer._sample_ndim == 0
+    tokens = layer.reads_tokens
     width = () if tokens else (layer.n_in or entry.n_in or 3,)
     xs = jax.ShapeDtypeStruct((7, 4, *width), jnp.int32 if tokens else HALF)
     stream = half._stream_dtype(xs)

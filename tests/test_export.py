@@ -40,7 +40,7 @@ def test_every_named_tuple_of_the_public_rooms_can_be_serialised():
 
 def test_every_state_is_of_named_tuples_that_can_be_serialised():
     layers = [entry.make() for entry in TABLE if entry.main]
-    found = set().union(*(named_tuples(layer.init_state()) for layer in layers if not layer._lacks_width))
+    found = set().union(*(named_tuples(layer.init_state()) for layer in layers if not layer.needs_width))
     ours = {kind for kind in found if kind.__module__.startswith("sequinox.")}
     assert len(ours) > 12
     assert [kind.__name__ for kind in ours if not is_registered(kind)] == []

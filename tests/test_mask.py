@@ -65,7 +65,7 @@ def test_under_jit_with_a_given_time():
         (np.array([True]), None, TypeError, "lengths must be integers, got dtype bool"),
         ("3", None, TypeError, "lengths must be an array or a list of integers, got str"),
         ([3], 4.0, TypeError, "time must be an integer, got 4.0"),
-        ([3], -1, ValueError, "time must not be negative, got -1"),
+        ([3], -1, ValueError, "time must be at least 0, got -1"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_types")

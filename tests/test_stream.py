@@ -184,6 +184,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_a_state_is_not_given_up_before_the_arguments_are_checked():
     xs = jax.random.normal(jax.random.key(1), (3, 2, 4))
     stream, expected = sqx.Stream(decoder(), 2, capacity=4), sqx.Stream(decoder(), 2, capacity=4)

@@ -20,6 +20,7 @@ from .attention import (
     Memory as Memory,
     MultiHeadCrossAttention as MultiHeadCrossAttention,
     MultiHeadSelfAttention as MultiHeadSelfAttention,
+    NoMemory as NoMemory,
     RingKVCache as RingKVCache,
     Rotary as Rotary,
     TransformerBlock as TransformerBlock,

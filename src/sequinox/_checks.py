@@ -20,7 +20,7 @@ def conform(state: Any, expected: Any, where: str) -> State:
     Tuples and lists stand for each other and for named tuples, so that a plain pair `(y, c)` is an LSTM's state.
     """
     if hasattr(expected, "as_given"):  # a cache may have other shapes than at the start
-        expected = expected.as_given(state)
+        expected = expected.as_given(state, where)
     if isinstance(expected, tuple) or type(expected) is list:
         names = getattr(expected, "_fields", None)
         given = check_tuple(state, len(expected), where, type(expected) if names else None)
@@ -87,6 +87,11 @@ def size(value: Any, who: str, name: str, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{who}: {name} must be at least {least}, got {value}")
     return int(value)
+
+
+def sizes(who: str, **values: Any) -> tuple[int, ...]:
+    """Several positive integers by their names, checked, as `sizes(who, n_in=n_in, n_hidden=n_hidden)`."""
+    return tuple(size(value, who, name) for name, value in values.items())
 
 
 def raise_if(values: Any, wrong: Array, message: str) -> Any:
@@ -179,3 +184,11 @@ def number(value: Any, who: str, name: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{who}: {name} must be finite, got {value}")
     return float(value)
+
+
+def check_rate(value: Any, who: str, name: str) -> float:
+    """A probability in [0, 1), checked."""
+    rate = number(value, who, name)
+    if not 0 <= rate < 1:
+        raise ValueError(f"{who}: {name} must be at least 0 and less than 1, got {value}")
+    return rate

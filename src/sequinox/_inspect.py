@@ -20,7 +20,7 @@ def parameters(module: Any) -> dict[str, Any]:
         module: any PyTree, for example an Equinox module, or its shapes alone (`eqx.filter_eval_shape`).
 
     Returns:
-        A dictionary from paths such as `layers[0].W_z` to floating-point arrays (or what stands for them).
+        A dictionary from paths such as `layers[0].W_z` to floating-point arrays (or their shapes).
 
     ??? example
 
@@ -41,14 +41,14 @@ def summary(module: eqx.Module, depth: int | None = None) -> str:
     Arguments:
         module: an Equinox module, or its shapes alone (`eqx.filter_eval_shape`).
         depth: how many levels of modules inside are shown: 0 is the module itself, 1 the layers that it is made of. The
-            arrays of a module stand one level below it. Default: all.
+            arrays of a module are one level below it. Default: all.
 
     Returns:
-        The table as text: a line a module, its arrays indented below it, and the totals last. A star behind a dtype
+        The table as text: a line a module, its arrays indented below it, and the totals last. A star after a dtype
         marks an array that keeps float32 where the rest is [cast][sequinox.cast] to half precision. `state` are the
         bytes of a layer's state for one row, before the first sample. `products` are the multiplications in products
         with matrices and in convolutions that a step of one row does, each of which comes with an addition; those with
-        what a growing cache will hold are not known yet. Where there is nothing to be told (a width or a source is
+        what a growing cache will hold are not known yet. Where they are not known (a width or a source is
         missing) both are blank.
 
     Raises:
@@ -138,8 +138,8 @@ class _Rows(NamedTuple):
 
 
 def _cost(layer: SequenceLayer) -> tuple[str, str]:
-    tokens = layer._sample_ndim == 0
-    if layer._lacks_width:
+    tokens = layer.reads_tokens
+    if layer.needs_width:
         return "", ""
     state = eqx.filter_eval_shape(lambda layer: layer.init_state(), layer)
     size = str(sum(map(_nbytes, jax.tree.leaves(state))))

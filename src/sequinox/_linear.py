@@ -1,5 +1,6 @@
 """Products with a weight `(n_out, n_in)`, for one sample and for all samples of a sequence at once."""
 
+import math
 from typing import Any
 
 import jax
@@ -29,6 +30,19 @@ def apply_weight_to_rows(
         layout = jax.lax.ConvDimensionNumbers(lhs_spec=(1, 2, 0), rhs_spec=(0, 1, 2), out_spec=(1, 2, 0))
         return jax.lax.conv_general_dilated(xs, jnp.expand_dims(W, 2), (1,), [(0, 0)], dimension_numbers=layout)
     return jax.lax.dot_general(xs, W, (((2,), (1,)), ((), ())))
+
+
+def apply_affine(
+    W: Float[Array, "n_out n_in"], x: Float[Array, "*axes n_in"], b: Float[Array, " n_out"] | None = None
+) -> Float[Array, "*axes n_out"]:
+    """`W x + b` for samples with any leading axes; without a bias `W x`."""
+    axes = x.shape[:-1]
+    if not axes:
+        y = apply_weight(W, x)
+    else:
+        rows = x if len(axes) == 2 else x.reshape(1, math.prod(axes), x.shape[-1])
+        y = apply_weight_to_rows(W, rows).reshape(*axes, W.shape[0])
+    return y if b is None else y + jnp.broadcast_to(b, y.shape)
 
 
 def make_weight(key: PRNGKey, shape: tuple[int, int], initializer: Initializer, dtype: DType, who: str) -> Array:

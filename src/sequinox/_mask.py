@@ -1,5 +1,6 @@
 """Masks of ragged rows."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,10 +9,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool
 
-from ._checks import raise_if
+from ._checks import raise_if, size
+from ._types import ArrayLike
 
 
-def mask_from_lengths(lengths: Any, time: int | None = None) -> Bool[Array, "*batch time"]:
+def mask_from_lengths(
+    lengths: ArrayLike | np.integer | Sequence[int] | int, time: int | None = None
+) -> Bool[Array, "*batch time"]:
     """The mask of rows that begin with their real samples: True on the first `lengths[i]` samples of row `i`.
 
     Arguments:
@@ -39,25 +43,23 @@ def mask_from_lengths(lengths: Any, time: int | None = None) -> Bool[Array, "*ba
         ```
     """
     who = "mask_from_lengths"
+    given: Any = lengths
     if isinstance(lengths, list | tuple | int):
-        lengths = np.asarray(lengths, None if np.size(lengths) else np.int32)
-    if not isinstance(lengths, jax.Array | np.ndarray | np.integer):
+        given = np.asarray(lengths, None if np.size(lengths) else np.int32)
+    if not isinstance(given, jax.Array | np.ndarray | np.integer):
         raise TypeError(f"{who}: lengths must be an array or a list of integers, got {type(lengths).__name__}")
-    if not jnp.issubdtype(lengths.dtype, jnp.integer):
-        raise TypeError(f"{who}: lengths must be integers, got dtype {lengths.dtype}")
-    known = not isinstance(lengths, Tracer)
+    if not jnp.issubdtype(given.dtype, jnp.integer):
+        raise TypeError(f"{who}: lengths must be integers, got dtype {given.dtype}")
+    known = not isinstance(given, Tracer)
     if time is None:
         if not known:
             raise ValueError(f"{who}: under jax.jit the lengths are not known yet: give time, the length of the rows")
-        time = int(np.max(lengths, initial=0))
-    if isinstance(time, bool) or not isinstance(time, int | np.integer):
-        raise TypeError(f"{who}: time must be an integer, got {time!r}")
-    if time < 0:
-        raise ValueError(f"{who}: time must not be negative, got {time}")
-    came = f", got {np.min(lengths, initial=0)} to {np.max(lengths, initial=0)}" if known else ""
-    lengths = lengths.astype(np.int32) if lengths.dtype.itemsize < 4 else lengths  # which may not hold `time`
-    wrong = (lengths < 0) | (lengths > time)
-    lengths = raise_if(lengths, jnp.asarray(wrong), f"{who}: lengths must be between 0 and time, {time}{came}")
-    shape = (*lengths.shape, int(time))
-    ends = jnp.broadcast_to(jnp.expand_dims(jnp.asarray(lengths).astype(jnp.int32), -1), shape)
+        time = int(np.max(given, initial=0))
+    time = size(time, who, "time", least=0)
+    came = f", got {np.min(given, initial=0)} to {np.max(given, initial=0)}" if known else ""
+    given = given.astype(np.int32) if given.dtype.itemsize < 4 else given  # which may not hold `time`
+    wrong = (given < 0) | (given > time)
+    given = raise_if(given, jnp.asarray(wrong), f"{who}: lengths must be between 0 and time, {time}{came}")
+    shape = (*given.shape, time)
+    ends = jnp.broadcast_to(jnp.expand_dims(jnp.asarray(given).astype(jnp.int32), -1), shape)
     return jax.lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) < ends

@@ -32,8 +32,8 @@ is off by at most 0.4 % in bfloat16, as its product is, and needs no such care.
 
 [`cast`][sequinox.cast] goes by it, and with it `mixed_precision`; a layer's `dtype` is that of its other arrays;
 `weight_decay_mask` leaves it alone, and `summary` shows it. The layer itself sees to the arithmetic: it keeps its state
-in float32 as well, and gives outputs in the dtype of its samples (a [`RecurrentCell`][sequinox.RecurrentCell] does that
-by itself). [Write your own cell](../guides/own_cell.md#what-keeps-float32) has an example.
+in float32 as well, and returns outputs in the dtype of its samples (a [`RecurrentCell`][sequinox.RecurrentCell] does
+that by itself). [Write your own cell](../guides/own_cell.md#what-keeps-float32) has an example.
 """
 
 _FOREIGN = (eqx.nn.State, eqx.nn.StateIndex)

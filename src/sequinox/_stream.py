@@ -1,7 +1,6 @@
 """Running a layer sample by sample, with its state kept for the caller."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,10 +9,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import check_array, size
-from ._layer import SequenceLayer, require_streaming
-from ._types import BatchShape, State
+from ._layer import SequenceLayer, grows, require_streaming
+from ._types import ArrayLike, BatchShape, State
 from .attention import with_capacity
-from .attention._cache import bounded, grows
+from .attention._cache import bounded
 
 
 class Stream:
@@ -25,7 +24,7 @@ class Stream:
     of thread that takes longer than they do. Inside `jit`, `scan` or a training loop use the layer's own `step` and
     `unroll`.
 
-    Caches that grow with every sample would have every step compiled anew. A stream keeps them as caches of fixed size,
+    Caches that grow with every sample would have every step compiled. A stream keeps them as caches of fixed size,
     and doubles that when one is full: a stream of any length compiles a few times. A cache of fixed size in a given
     state keeps its size, unless `capacity` is given, and one sample too many is an error.
 
@@ -100,7 +99,7 @@ class Stream:
             self._state = with_capacity(self._state, capacity)
         self._room = capacity - used
 
-    def __call__(self, x: Any, *, mask: Any = None, resets: Any = None) -> Array:
+    def __call__(self, x: ArrayLike, *, mask: ArrayLike | None = None, resets: ArrayLike | None = None) -> Array:
         """Reads one sample.
 
         Arguments:
@@ -112,7 +111,7 @@ class Stream:
             The output `"*batch n_out"`.
 
         Raises:
-            TypeError, ValueError: if an argument does not fit; the stream then stands where it stood.
+            TypeError, ValueError: if an argument does not fit; the stream is then as it was before.
             RuntimeError: if an error within an earlier step has ended the stream.
         """
         check_array(x, "Stream", "x")
@@ -120,7 +119,7 @@ class Stream:
             y, self._state = self._step(x, self._state, mask, resets)
             return y
         if self._state is None:
-            raise RuntimeError("Stream: an error ended the stream, and its state is gone; reset() begins anew")
+            raise RuntimeError("Stream: an error ended the stream, and its state is gone; reset() starts it again")
         if self._room == 0:
             self._make_room()
         if self._shared:  # the caller may keep it, and the step overwrites it
@@ -130,7 +129,7 @@ class Stream:
         try:
             y, self._state = self._step_in_place(x, state, mask, resets)
         except BaseException:  # Ctrl-C as well
-            if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):  # a step that has begun overwrites it
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):  # a step that has started overwrites it
                 self._state = None
             raise
         return y

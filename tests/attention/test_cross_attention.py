@@ -126,15 +126,16 @@ def test_no_memory_is_an_error():
         lambda: LAYER(XS),
         lambda: LAYER.unroll(XS),
         lambda: LAYER.step(XS[:, 0]),
-        lambda: LAYER.step(XS[:, 0], ()),
+        lambda: LAYER.step(XS[:, 0], LAYER.init_state(2)),
         lambda: jax.jit(lambda x: LAYER.step(x, LAYER.init_state(2)))(XS[:, 0]),
-        lambda: LAYER.attention_weights(XS, ()),
+        lambda: LAYER.attention_weights(XS, LAYER.init_state(2)),
     ):
         with pytest.raises(ValueError, match=words):
             call()
 
 
 @pytest.mark.parametrize("how", ["step", "unroll", "attention_weights"])
+@pytest.mark.usefixtures("unchecked_types")
 def test_wrong_memories(how: str):
     good, x = LAYER.read(MEMORY), XS[:, 0] if how == "step" else XS
     for state, kind, words in [

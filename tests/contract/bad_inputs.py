@@ -63,6 +63,7 @@ def contract() -> list[Case]:
             (f"{who}: resets shape", lambda la=layer: la(XS, resets=MASK[0]), ValueError, ("resets", "(4, 5)", "(5,)")),
         ]
     cases += [
+        ("states", lambda: GRU.unroll(XS, states="all"), ValueError, ("GRU.unroll", "states", '"every"', "'all'")),
         ("scalar", lambda: GRU(jnp.array(1.0)), ValueError, ("xs", "(*batch, time, 3)", "()")),
         ("None", lambda: GRU(None), TypeError, ("xs", "array", "NoneType")),
         ("boolean samples", lambda: GRU(jnp.ones((5, 3), bool)), TypeError, ("xs", "floating", "bool")),

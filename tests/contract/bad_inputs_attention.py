@@ -248,7 +248,7 @@ def attention() -> list[Case]:
         ),
         (f"{n}: None in it", lambda: cross.step(X, (None, None, None)), TypeError, ("state.k", "array", "NoneType")),
         (f"{n}: batch", lambda: cross.init_state(-1), ValueError, (f"{n}.init_state", "batch", "-1")),
-        (f"{n}: weights", lambda: cross.attention_weights(XS, ()), ValueError, (n, "no memory")),
+        (f"{n}: weights", lambda: cross.attention_weights(XS, cross.init_state(4)), ValueError, (n, "no memory")),
         ("GatedFusion: width", lambda: sqx.GatedFusion(3, 0, 4, KEY), ValueError, ("GatedFusion", "n_b", "at least 1")),
         ("GatedFusion: key", lambda: sqx.GatedFusion(3, 2, 4, 1), TypeError, ("GatedFusion", "key", "PRNG key")),
         (

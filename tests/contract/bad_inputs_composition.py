@@ -111,13 +111,13 @@ def _composed() -> list[Case]:
             "Sequential: a tuple for named states",
             lambda: named.unroll(XS, named[0].init_state(4)),
             TypeError,
-            ("Sequential.unroll: state", "dictionary", "['rnn', 'head']", "Array"),
+            ("Sequential.unroll: state", "dictionary", "['head', 'rnn']", "Array"),
         ),
         (
             "Sequential: other names in a state",
             lambda: named.unroll(XS, {"rnn": jnp.ones((4, 5)), "tail": ()}),
             TypeError,
-            ("state", "['rnn', 'head']", "['rnn', 'tail']"),
+            ("state", "['head', 'rnn']", "['rnn', 'tail']"),
         ),
         ("Sequential: an unknown name", lambda: named["gru"], KeyError, ("'gru'", "['rnn', 'head']")),
     ]

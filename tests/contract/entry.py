@@ -24,7 +24,7 @@ def perturbed(layer: Any, seed: int = 1) -> Any:
 
 
 _ELSEWHERE = "one code does it for the class, whatever its options: checked on the entry that this is a variant of"
-VARIANT: dict[str, str] = dict.fromkeys(("resets", "rows", "transforms", "final_state"), _ELSEWHERE)
+VARIANT: dict[str, str] = dict.fromkeys(("resets", "rows", "transforms", "final_state", "states"), _ELSEWHERE)
 """Promises that a variant leaves to the entry that stands for its class in full, and why."""
 
 _PARTS = "what is composed keeps it if its parts do: checked on these, and on Sequential and Bidirectional"

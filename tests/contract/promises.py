@@ -9,7 +9,7 @@ from jaxtyping import config
 from sequinox.testing._check import PROMISES
 from sequinox.testing._probe import Probe, make_probe, strict
 
-DEAR = ("modes", "dtypes", "transforms")
+DEAR = ("modes", "dtypes", "transforms", "states")
 """Promises that take four fifths of the time."""
 
 REPRESENTATIVES = (

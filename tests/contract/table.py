@@ -317,10 +317,11 @@ class Remembering(sqx.SequenceLayer):
 
     def _without(self, state: Any) -> Any:
         is_memory = lambda node: isinstance(node, sqx.Memory)
-        return jax.tree.map(lambda node: () if is_memory(node) else node, state, is_leaf=is_memory)
+        empty = lambda m: sqx.NoMemory(m.k[..., :0, :], m.v[..., :0, :], m.real[..., :0])
+        return jax.tree.map(lambda node: empty(node) if is_memory(node) else node, state, is_leaf=is_memory)
 
     def _step(self, x: Array, state: Any, key: Any) -> Any:
-        y, state = self.layer._step(x, self._with_memory(state, x.shape[: x.ndim - self._sample_ndim]), key)
+        y, state = self.layer._step(x, self._with_memory(state, x.shape[: self._time_axis(x.ndim + 1)]), key)
         return y, self._without(state)
 
     def _unroll(self, xs: Array, state: Any, mask: Any, resets: Any, key: Any) -> Any:
@@ -329,8 +330,8 @@ class Remembering(sqx.SequenceLayer):
         return ys, self._without(state)
 
     @property
-    def _sample_ndim(self) -> int:
-        return self.layer._sample_ndim
+    def reads_tokens(self) -> bool:
+        return self.layer.reads_tokens
 
 
 def attention(**options: Any) -> sqx.MultiHeadSelfAttention:

@@ -62,8 +62,8 @@ class Reading(sqx.SequenceLayer):
         return ys, state.decoder
 
     @property
-    def _sample_ndim(self) -> int:
-        return 0
+    def reads_tokens(self) -> bool:
+        return True
 
 
 def scan(cell: Any, n_in: int, n_hidden: int, i: int = 0) -> Any:

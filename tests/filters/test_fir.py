@@ -10,7 +10,7 @@ import pytest
 from scipy import signal
 
 import sequinox as sqx
-from sequinox._window import read
+from sequinox.convolution._window import window_over
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -139,7 +139,7 @@ def test_a_window_unfolded():
     """Every lag of the window, against the real samples before each one."""
     xs, past = draw(ROWS, TIME, N_IN), draw(ROWS, 5, N_IN)
     xs = np.where(MASK[..., None], xs, np.float32(0))
-    window = jax.jit(read)(xs, past, MASK, RESETS)
+    window = jax.jit(window_over)(xs, past, MASK, RESETS)
     lags = (0, 2, 5)
     got = np.asarray(window.stacked(lags))
     for i, lag in enumerate(lags):
@@ -152,6 +152,6 @@ def test_a_window_unfolded():
 
 def test_without_flags_the_window_is_slices():
     xs, past = jnp.ones((2, 7, 3)), jnp.zeros((2, 4, 3))
-    text = str(jax.make_jaxpr(lambda xs, past: read(xs, past, None, None).lagged(3))(xs, past))
+    text = str(jax.make_jaxpr(lambda xs, past: window_over(xs, past, None, None).lagged(3))(xs, past))
     assert "concatenate" in text and "slice" in text
     assert not any(name in text for name in ("gather", "sort", "select_n", "cummax", "scatter"))

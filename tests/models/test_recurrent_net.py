@@ -40,7 +40,7 @@ def test_what_the_head_reads(pool: Any, shape: tuple, bidirectional: bool):
     assert len(cells) == 1 + bidirectional
     outputs, finals = [], []
     for cell, flipped in zip(cells, (False, True)[: len(cells)], strict=True):
-        reader = cell if not flipped else sqx.Bidirectional(cell, cell)
+        reader: Any = cell if not flipped else sqx.Bidirectional(cell, cell)
         ys, final = reader.unroll(XS, mask=MASK)
         outputs.append(ys[..., 5:] if flipped else ys)
         finals.append(final.backward if flipped else final)

@@ -172,7 +172,7 @@ BROKEN = [
     (OtherwiseWithoutBatch, "transforms", "batch axes (2, 3)"),
     (ComputesInFloat32, "dtypes", "float64[7, 4, 3]"),
     (WidensItsState, "dtypes", "float64[7, 3]"),
-    (HoldsALambda, "compilation", "traced anew"),
+    (HoldsALambda, "compilation", "traced again"),
     (HasAWeightTooMany, "training", "idle receives no gradient"),
 ]
 

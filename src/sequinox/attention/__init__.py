@@ -11,6 +11,7 @@ from ._cross_attention import (
     GatedFusion as GatedFusion,
     Memory as Memory,
     MultiHeadCrossAttention as MultiHeadCrossAttention,
+    NoMemory as NoMemory,
 )
 from ._dot_product import scaled_dot_product_attention as scaled_dot_product_attention
 from ._positions import (

@@ -39,10 +39,12 @@ class GrowingKVCache(NamedTuple):
     n: Int[Array, "*batch"]
     """Samples since the reset, int32."""
 
-    def as_given(self, given: Any) -> "KVCache | GrowingKVCache":
+    grows = True
+
+    def as_given(self, given: Any, where: str) -> "KVCache | GrowingKVCache":
         """What a given state is to be like, where a layer begins with this: of any number of slots, growing or not."""
-        known = isinstance(given, KVCache | GrowingKVCache) and isinstance(given.k, jax.Array | np.ndarray)
-        shape = given.k.shape if known else ()
+        check_kind(given, (KVCache, GrowingKVCache), where)
+        shape = given.k.shape if isinstance(given.k, jax.Array | np.ndarray) else ()
         if len(shape) < 2:
             return self
         kv = jax.ShapeDtypeStruct((*self.k.shape[:-2], shape[-2], self.k.shape[-1]), self.k.dtype)
@@ -50,7 +52,7 @@ class GrowingKVCache(NamedTuple):
 
 
 class RingKVCache(NamedTuple):
-    """Keys and values of the last samples of a row, as many as a window sees: a stream may run for ever.
+    """Keys and values of the last samples of a row, as many as a window sees: a stream may run forever.
 
     Sample `n` is in slot `n % slots`; the slots are the next power of two that holds the window. Slots that hold
     nothing that a later sample sees are zeros.
@@ -59,10 +61,22 @@ class RingKVCache(NamedTuple):
     k: Float[Array, "*batch slots d_kv"]
     v: Float[Array, "*batch slots d_kv"]
     n: Int[Array, "*batch"]
-    """Samples since the reset, int32; after 2^31 it goes on from 2^30."""
+    """Samples since the reset, int32; after 2^31 it continues from 2^30."""
+
+    def as_given(self, given: Any, where: str) -> "RingKVCache":
+        """What a given state is to be like: this, since slots of another kind of cache are in another order."""
+        check_kind(given, (RingKVCache,), where)
+        return self
 
 
 Cache = KVCache | GrowingKVCache | RingKVCache
+
+
+def check_kind(given: Any, kinds: tuple[type, ...], where: str) -> None:
+    """Refuses what is not a cache of one of these kinds."""
+    if type(given) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{where} must be a {names}, as init_cache gives, got {type(given).__name__}")
 
 
 def with_capacity(state: State, capacity: int) -> State:
@@ -112,11 +126,6 @@ def is_cache(leaf: Any) -> bool:
     return isinstance(leaf, Cache)
 
 
-def grows(state: State) -> bool:
-    """Whether a state holds a cache whose shapes change."""
-    return any(isinstance(leaf, GrowingKVCache) for leaf in jax.tree.leaves(state, is_leaf=is_cache))
-
-
 def bounded(state: State) -> list[KVCache | GrowingKVCache]:
     """The caches in a state that can be full."""
     leaves = jax.tree.leaves(state, is_leaf=is_cache)
@@ -128,7 +137,7 @@ def _add_slots(a: Any, more: int) -> Array:
 
 
 class Slots(NamedTuple):
-    """Where the samples in the slots stand: their place before the next sample (-1 the last), and their row."""
+    """Where the samples in the slots are: their place before the next sample (-1 the last), and their row."""
 
     place: Int[Array, "rows slots"]
     row: Int[Array, "rows slots"]

@@ -6,16 +6,15 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, check_key, conform, float_dtype, size
+from .._checks import batch_shape, check_array, check_flags, check_key, check_rate, float_dtype, size, sizes
 from .._layer import SequenceLayer, select
-from .._linear import make_weight
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from .._linear import apply_affine, make_weight
+from .._types import ArrayLike, BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, Pointwise
 from ._dot_product import Visible, attend, weights
-from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
+from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
 
 
 class Memory(NamedTuple):
@@ -26,15 +25,34 @@ class Memory(NamedTuple):
     real: Bool[Array, "*batch places"]
 
 
-class MultiHeadCrossAttention(SequenceLayer):
-    r"""Multi-head attention of one sequence to another: each sample looks at every place of a memory.
+class NoMemory(NamedTuple):
+    """The state of cross-attention before a memory is read: one without places, from which nothing runs."""
+
+    k: Float[Array, "*batch 0 d_kv"]
+    v: Float[Array, "*batch 0 d_kv"]
+    real: Bool[Array, "*batch 0"]
+
+    def as_given(self, given: Any, where: str) -> "Memory | NoMemory":
+        """What a given state is to be like, where a layer begins with this: a memory of any number of places."""
+        if isinstance(given, NoMemory):
+            return self
+        if not isinstance(given, tuple) or len(given) != 3:
+            raise TypeError(f"{where} must be a Memory, as read gives, got {type(given).__name__}")
+        shape = getattr(given[0], "shape", ())
+        batch, number = self.real.shape[:-1], shape[-2] if len(shape) > 1 else 0
+        kv = jax.ShapeDtypeStruct((*batch, number, self.k.shape[-1]), self.k.dtype)
+        return Memory(kv, kv, jax.ShapeDtypeStruct((*batch, number), bool))  # pyright: ignore[reportArgumentType]
+
+
+class MultiHeadCrossAttention(SequenceLayer[Memory | NoMemory]):
+    r"""Multi-head attention of one sequence to another: each sample attends to every place of a memory.
 
     As [`MultiHeadSelfAttention`][sequinox.MultiHeadSelfAttention], with queries from the samples $x$ and keys and
     values from the memory $m$: $Q = W_Q x$, $K = W_K m$, $V = W_V m$.
 
     The memory is the layer's *state*: `state = layer.read(memory, mask=...)` reads it once, and `step` and `unroll`
     take it from there. They leave it as it is, and so does a reset, which starts the samples afresh and not what they
-    look at. Without a memory the layer does not run.
+    attend to. Without a memory the layer does not run.
 
     Source: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), section 3.2.3.
 
@@ -107,14 +125,14 @@ class MultiHeadCrossAttention(SequenceLayer):
         self.n_heads, self.n_kv_heads, self.d_head = s.n_heads, s.n_kv_heads, s.d_head
         self.d_memory = s.d_model if d_memory is None else size(d_memory, who, "d_memory")
         self.chunk_size = None if chunk_size is None else size(chunk_size, who, "chunk_size")
-        self.dropout = Dropout(check_dropout(dropout, who))
-        arrays: Any = make_projections(who, s, self.d_memory, key, use_bias, initializer, dtype)
-        self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
-        self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
+        weights, biases = make_projections(who, s, self.d_memory, key, use_bias, initializer, dtype)
+        self.W_Q, self.W_K, self.W_V, self.W_O = weights
+        self.b_Q, self.b_K, self.b_V, self.b_O = biases
 
     # ---- the state -------------------------------------------------------------------------------------------------
 
-    def read(self, memory: Any, *, mask: Any = None) -> Memory:
+    def read(self, memory: ArrayLike, *, mask: ArrayLike | None = None) -> Memory:
         """The state that holds a memory.
 
         Arguments:
@@ -123,55 +141,47 @@ class MultiHeadCrossAttention(SequenceLayer):
                 included) has no effect. Default: all are real.
         """
         who = "MultiHeadCrossAttention.read"
-        if not isinstance(memory, jax.Array | np.ndarray):
-            raise TypeError(f"{who}: memory must be a JAX or NumPy array, got {type(memory).__name__}")
-        memory = jnp.asarray(memory)
-        if memory.dtype != self.dtype:
-            raise TypeError(f"{who}: memory has dtype {memory.dtype} but the weights have {self.dtype}")
-        if memory.ndim < 2 or memory.shape[-1] != self.d_memory:
-            raise ValueError(f"{who}: memory must have shape (*batch, places, {self.d_memory}), got {memory.shape}")
-        mask = check_flags(mask, memory.shape[:-1], who, "mask")
-        if mask is not None:
-            memory = select(mask, memory, jnp.zeros_like(memory))
-        flat = merge_batch(memory, 2)
-        k, v = project(self.W_K, self.b_K, flat), project(self.W_V, self.b_V, flat)
-        shape = (*memory.shape[:-1], self.n_kv_heads * self.d_head)
-        real = jnp.ones(memory.shape[:-1], bool) if mask is None else mask
-        return Memory(k.reshape(shape), v.reshape(shape), real)
+        check_array(memory, who, "memory")
+        given = jnp.asarray(memory)
+        if given.dtype != self.dtype:
+            raise TypeError(f"{who}: memory has dtype {given.dtype} but the weights have {self.dtype}")
+        if given.ndim < 2 or given.shape[-1] != self.d_memory:
+            raise ValueError(f"{who}: memory must have shape (*batch, places, {self.d_memory}), got {given.shape}")
+        real = check_flags(mask, given.shape[:-1], who, "mask")
+        if real is not None:
+            given = select(real, given, jnp.zeros_like(given))
+        k, v = apply_affine(self.W_K, given, self.b_K), apply_affine(self.W_V, given, self.b_V)
+        return Memory(k, v, jnp.ones(given.shape[:-1], bool) if real is None else real)
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> tuple[()]:
-        """The empty tuple: no memory has been read."""
-        del dtype
-        batch_shape(batch, "MultiHeadCrossAttention.init_state")
-        return ()
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> NoMemory:
+        """No memory has been read yet.
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+        Arguments:
+            batch: the batch axes, an integer or a tuple; `()` for a single stream.
+            dtype: dtype of the stream; default: that of the weights.
+        """
+        who = "MultiHeadCrossAttention.init_state"
+        batch, dtype = batch_shape(batch, who), float_dtype(self.dtype if dtype is None else dtype, who)
+        empty = lambda: jnp.zeros((*batch, 0, self.n_kv_heads * self.d_head), dtype)
+        return NoMemory(empty(), empty(), jnp.zeros((*batch, 0), bool))
+
+    def _remember(self, state: State, memory: Array, mask: Array | None) -> Memory:
+        del state
         return self.read(memory, mask=mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        if not isinstance(state, tuple) or len(state) not in (0, 3):
-            raise TypeError(f"{where} must be a Memory, as read gives, got {type(state).__name__}")
-        if not state:
-            return ()
-        shape = getattr(state[0], "shape", ())
-        number = shape[-2] if len(shape) > 1 else 0
-        dtype = float_dtype(self.dtype if dtype is None else dtype, where)
-        kv = jax.ShapeDtypeStruct((*batch, number, self.n_kv_heads * self.d_head), dtype)
-        return conform(state, Memory(kv, kv, jax.ShapeDtypeStruct((*batch, number), bool)), where)  # pyright: ignore[reportArgumentType]
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: Memory | NoMemory, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, Memory | NoMemory]:
         del mask, resets
         q, k, v, visible = self._whole(xs, state)
         heads = attend(q, k, v, visible, chunk_size=self.chunk_size, drop=drop_of(self.dropout), key=key)
-        y = project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
+        y = apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)
         return y.reshape(xs.shape), state
 
-    def attention_weights(self, xs: Any, state: State) -> Float[Array, "*batch n_heads time places"]:
-        """The weights with which each sample looks at each place of the memory, for plots.
+    def attention_weights(self, xs: ArrayLike, state: Memory | NoMemory) -> Float[Array, "*batch n_heads time places"]:
+        """The weights with which each sample attends to each place of the memory, for plots.
 
         Arguments:
             xs: the samples, `"*batch time d_model"`.
@@ -181,25 +191,19 @@ class MultiHeadCrossAttention(SequenceLayer):
             Weights in float32 at least, without dropout; a row sums to 1, to 0 if the memory has no real place.
         """
         who = "MultiHeadCrossAttention.attention_weights"
-        xs, batch = self._check_samples(xs, who, "xs", time=True)
-        state = self._conform_state(state, batch, xs.dtype, f"{who}: state")
-        q, k, _, visible = self._whole(xs, state)
-        shape = (*batch, self.n_heads, xs.shape[-2], k.shape[1])
+        samples, batch = self._check_samples(xs, who, "xs", time=True)
+        q, k, _, visible = self._whole(samples, self._resolve_state(state, batch, samples.dtype, who))
+        shape = (*batch, self.n_heads, samples.shape[-2], k.shape[1])
         return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(shape)
 
-    @property
-    def memoryless(self) -> bool:
-        """False: it has the memory that it looks at, though its state is empty until that is read."""
-        return False
-
-    def _whole(self, xs: Array, state: State) -> tuple[Array, Array, Array, Visible]:
-        if not state:
+    def _whole(self, xs: Array, state: Memory | NoMemory) -> tuple[Array, Array, Array, Visible]:
+        if isinstance(state, NoMemory):
             raise ValueError(
                 "MultiHeadCrossAttention: there is no memory to look at: begin with "
                 "state = layer.read(memory), or of an encoder-decoder with model.encode(source)"
             )
         k, v, real = merge_batch(state.k, 2), merge_batch(state.v, 2), merge_batch(state.real, 1)
-        q = split_heads(project(self.W_Q, self.b_Q, merge_batch(xs, 2)), self.n_heads)
+        q = split_heads(apply_affine(self.W_Q, merge_batch(xs, 2), self.b_Q), self.n_heads)
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
         zero = lambda n: jnp.zeros((1, n), jnp.int32)
         row = jnp.where(real, 0, -1)
@@ -257,14 +261,14 @@ class GatedFusion(Pointwise):
         """
         Arguments:
             n_a: width of the first signal.
-            n_b: width of the second signal, which stands behind the first in a sample.
+            n_b: width of the second signal, which follows the first in a sample.
             n_out: width of the output.
             key: PRNG key for the weights.
             initializer: of the weights; default `xavier_normal`.
             dtype: of the weights; default: JAX's default, float32.
         """
         who = "GatedFusion"
-        self.n_a, self.n_b, self.n_out = size(n_a, who, "n_a"), size(n_b, who, "n_b"), size(n_out, who, "n_out")
+        self.n_a, self.n_b, self.n_out = sizes(who, n_a=n_a, n_b=n_b, n_out=n_out)
         self.n_in = self.n_a + self.n_b
         dtype = float_dtype(dtype, who)
         keys = jax.random.split(check_key(key, who), 3)
@@ -277,8 +281,8 @@ class GatedFusion(Pointwise):
     def apply(self, x: Array, key: Array | None) -> Array:
         """The fused signal, from the two side by side."""
         del key
-        rows = merge_batch(x, 1)[None]
-        a, b = rows[..., : self.n_a], rows[..., self.n_a :]
-        z = jax.nn.sigmoid(project(self.W_z, self.b_z, rows))
-        y = z * jnp.tanh(project(self.W_a, self.b_a, a)) + (1 - z) * jnp.tanh(project(self.W_b, self.b_b, b))
-        return y.reshape(*x.shape[:-1], self.n_out)
+        a, b = x[..., : self.n_a], x[..., self.n_a :]
+        h_a = jnp.tanh(apply_affine(self.W_a, a, self.b_a))
+        h_b = jnp.tanh(apply_affine(self.W_b, b, self.b_b))
+        z = jax.nn.sigmoid(apply_affine(self.W_z, x, self.b_z))
+        return z * h_a + (1 - z) * h_b

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, number, size
-from .._linear import apply_weight_to_rows, make_weight
+from .._checks import check_key, flag, float_dtype, size
+from .._linear import make_weight
 from .._types import DType, Initializer, PRNGKey
 from ..layers import Dropout
 from ._dot_product import Drop
@@ -38,42 +38,20 @@ def check_sizes(who: str, d_model: Any, n_heads: Any, n_kv_heads: Any, d_head: A
 
 def make_projections(
     who: str, s: Sizes, d_memory: int, key: PRNGKey, use_bias: bool, initializer: Initializer, dtype: DType | None
-) -> dict[str, Array | None]:
-    """`W_Q`, `W_K`, `W_V`, `W_O` and their biases, by name."""
+) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+    """`W_Q`, `W_K`, `W_V` and `W_O`, and their biases."""
     dtype = float_dtype(dtype, who)
-    shapes = {
-        "Q": (s.n_heads * s.d_head, s.d_model),
-        "K": (s.n_kv_heads * s.d_head, d_memory),
-        "V": (s.n_kv_heads * s.d_head, d_memory),
-        "O": (s.d_model, s.n_heads * s.d_head),
-    }
-    keys = jax.random.split(check_key(key, who), 4)
+    queries, keys = s.n_heads * s.d_head, s.n_kv_heads * s.d_head
+    shapes = (queries, s.d_model), (keys, d_memory), (keys, d_memory), (s.d_model, queries)
+    each = zip(jax.random.split(check_key(key, who), 4), shapes, strict=True)
+    weights = tuple(make_weight(k, shape, initializer, dtype, who) for k, shape in each)
     use_bias = flag(use_bias, who, "use_bias")
-    arrays: dict[str, Array | None] = {}
-    for k, (name, shape) in zip(keys, shapes.items(), strict=True):
-        arrays[f"W_{name}"] = make_weight(k, shape, initializer, dtype, who)
-        arrays[f"b_{name}"] = jnp.zeros(shape[0], dtype) if use_bias else None
-    return arrays
-
-
-def project(
-    W: Float[Array, "n_out n_in"], b: Float[Array, " n_out"] | None, x: Float[Array, "rows time n_in"]
-) -> Float[Array, "rows time n_out"]:
-    """`W x + b` for every sample."""
-    y = apply_weight_to_rows(W, x)
-    return y if b is None else y + jnp.broadcast_to(b, y.shape)
+    return weights, tuple(jnp.zeros(n_out, dtype) if use_bias else None for n_out, _ in shapes)
 
 
 def split_heads(x: Float[Array, "rows time d"], n_heads: int) -> Float[Array, "rows time n_heads d_head"]:
     """The width as heads."""
     return x.reshape(*x.shape[:2], n_heads, x.shape[2] // n_heads)
-
-
-def check_dropout(p: Any, who: str) -> float:
-    """A probability of a zero, in [0, 1)."""
-    if not 0 <= number(p, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {p}")
-    return float(p)
 
 
 def drop_of(dropout: Dropout) -> Drop | None:

@@ -1,14 +1,14 @@
-"""Positions: where samples stand in their row, and layers that tell the network.
+"""Positions: where samples are in their row, and layers that add this to them.
 
 **Angles.** Sinusoidal and rotary positions need `frequency * n`, modulo a turn. In float32 such a product loses its
 last digits as `n` grows: at a million samples it is wrong by 0.04. Here a frequency is a whole number of units
 of 2^-32 turns, and the product is taken in integers, which wrap around as angles do. So the angle *between* two
-positions is the same wherever they stand, however long a stream runs. What is not exact is the frequency: it is rounded
+positions is the same wherever they are, however long a stream runs. What is not exact is the frequency: it is rounded
 by at most 2^-31 turns, and an angle is off the formula by at most 2^-31 turns (3e-9 radians) a sample, and what float32
 rounds once (3e-7).
 
-**Counting for ever.** A 32-bit count would end after two thousand million samples. The frequencies are multiples of
-four units, so that 2^30 samples are whole turns: a count that reaches 2^31 goes on from 2^30, and nothing changes.
+**Counting forever.** A 32-bit count would end after two thousand million samples. The frequencies are multiples of
+four units, so that 2^30 samples are whole turns: a count that reaches 2^31 continues from 2^30, and nothing changes.
 """
 
 import abc
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size
+from .._checks import batch_shape, check_key, flag, float_dtype, number, raise_if, size, sizes, wide
 from .._layer import SequenceLayer
 from .._linear import make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey
@@ -30,12 +30,12 @@ from .._types import BatchShape, DType, Initializer, PRNGKey
 
 
 class Places(NamedTuple):
-    """Where the samples of a stretch stand. Without a mask, resets and a state, the batch axes are of length 1."""
+    """Where the samples of a stretch are. Without a mask, resets and a state, the batch axes are of length 1."""
 
     earlier: Int[Array, "*batch time"]
     """Real samples before this one in the stretch."""
     row: Int[Array, "*batch time"]
-    """Number of the packed row: resets up to this sample. Row 0 goes on from the state."""
+    """Number of the packed row: resets up to this sample. Row 0 continues from the state."""
     position: Int[Array, "*batch time"]
     """Real samples before this one since the reset, in earlier stretches too."""
     n: Int[Array, "*batch"]
@@ -70,7 +70,7 @@ def places(
 
 
 def advance(n: Int[Array, "*#axes"], k: Int[Array, "*#axes"] | int) -> Int[Array, "*axes"]:
-    """`n + k`; a count that reaches 2^31 goes on from 2^30."""
+    """`n + k`; a count that reaches 2^31 continues from 2^30."""
     total = n.astype(jnp.uint32) + jnp.asarray(k, jnp.uint32)
     return jnp.where(total >= jnp.uint32(2**31), total - jnp.uint32(2**30), total).astype(jnp.int32)
 
@@ -79,14 +79,9 @@ def angles(positions: Int[Array, "*axes"], frequencies: np.ndarray, dtype: DType
     """`positions * frequencies` (radians a sample), modulo a turn, between -pi and pi."""
     units = 4 * np.round(np.asarray(frequencies, np.float64) / (2 * np.pi) * 2**30).astype(np.int64)
     units = jnp.asarray(units.astype(np.uint32).astype(np.int32))
-    wide = jnp.expand_dims(positions, -1).astype(jnp.int32)
-    turns = wide * units.reshape((1,) * (wide.ndim - 1) + units.shape)  # wraps, as it should
+    counts = jnp.expand_dims(positions, -1).astype(jnp.int32)
+    turns = counts * units.reshape((1,) * (counts.ndim - 1) + units.shape)  # wraps, as it should
     return turns.astype(dtype) * jnp.asarray(2 * np.pi / 2**32, dtype)
-
-
-def _table_dtype(dtype: Any) -> Any:
-    """Sines and cosines are computed in float32 at least."""
-    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 # ---- rotary ----------------------------------------------------------------------------------------------------------
@@ -104,7 +99,7 @@ class Rotary(eqx.Module):
 
     So a product of a query and a key depends on the distance between them alone, however long a stream runs. The
     frequencies are rounded by at most 2^-31 turns. So the angle between a query and a key is within 3e-9 radians of the
-    formula for each sample that lies between them, wherever they stand; sines and cosines are computed in float32 at
+    formula for each sample that lies between them, wherever they are; sines and cosines are computed in float32 at
     least.
 
     Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864), eqs. (15) and (34). That paper pairs neighbours
@@ -153,12 +148,12 @@ class Rotary(eqx.Module):
             raise ValueError(f"Rotary: heads must have an even width, got {d}")
         if not jnp.issubdtype(positions.dtype, jnp.integer):
             raise TypeError(f"Rotary: positions must be integers, got dtype {positions.dtype}")
-        dtype = _table_dtype(x.dtype)
+        dtype = wide(x.dtype)
         angle = jnp.expand_dims(angles(positions, self.base ** (-np.arange(0, d, 2) / d), dtype), -2)
         half = (*x.shape[:-1], d // 2)
         cos, sin = (jnp.broadcast_to(f(angle), half) for f in (jnp.cos, jnp.sin))
-        wide = x.astype(dtype)
-        a, b = (wide[..., ::2], wide[..., 1::2]) if self.interleaved else (wide[..., : d // 2], wide[..., d // 2 :])
+        fine = x.astype(dtype)
+        a, b = (fine[..., ::2], fine[..., 1::2]) if self.interleaved else (fine[..., : d // 2], fine[..., d // 2 :])
         pair = (a * cos - b * sin, a * sin + b * cos)
         turned = jnp.stack(pair, -1).reshape(x.shape) if self.interleaved else jnp.concatenate(pair, -1)
         return turned.astype(x.dtype)
@@ -167,7 +162,7 @@ class Rotary(eqx.Module):
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
-class _Positions(SequenceLayer):
+class _Positions(SequenceLayer[Array]):
     """Adds a vector to every sample, which depends on its position alone; the state is the row's number of samples."""
 
     n_in: eqx.AbstractVar[int | None]
@@ -259,7 +254,7 @@ class AddPositions(_Positions):
         self.max_len = None if max_len is None else size(max_len, "AddPositions", "max_len")
 
     def _vectors(self, positions: Array, x: Array) -> Array:
-        d, dtype = x.shape[-1], _table_dtype(x.dtype)
+        d, dtype = x.shape[-1], wide(x.dtype)
         angle = angles(positions, 10_000.0 ** (-np.arange(0, d, 2) / d), dtype)
         table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)
         table = table.reshape(*table.shape[:-2], 2 * angle.shape[-1])[..., :d]
@@ -306,7 +301,7 @@ class AddLearnedPositions(_Positions):
             dtype: of the vectors; default: JAX's default, float32.
         """
         who = "AddLearnedPositions"
-        self.n_in, self.max_len = size(n_in, who, "n_in"), size(max_len, who, "max_len")
+        self.n_in, self.max_len = sizes(who, n_in=n_in, max_len=max_len)
         shape = (self.n_in, self.max_len)
         self.P = make_weight(check_key(key, who), shape, initializer, float_dtype(dtype, who), who).T
 

@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import batch_shape, check_flags, flag, float_dtype, size
+from .._checks import batch_shape, check_flags, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer, require_streaming, select
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from .._linear import apply_affine
+from .._types import ArrayLike, BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout
-from ._cache import GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
+from ._cache import Cache, GrowingKVCache, KVCache, RingKVCache, append, flatten, push, slots, unflatten
 from ._dot_product import Visible, attend, attend_one, weights
-from ._heads import check_dropout, check_sizes, drop_of, make_projections, merge_batch, project, split_heads
+from ._heads import check_sizes, drop_of, make_projections, merge_batch, split_heads
 from ._positions import Rotary, places
 
 
-class MultiHeadSelfAttention(SequenceLayer):
-    r"""Multi-head self-attention: every sample looks at the row's samples, weighted by a learned similarity.
+class MultiHeadSelfAttention(SequenceLayer[Cache]):
+    r"""Multi-head self-attention: every sample attends to the row's samples, weighted by a learned similarity.
 
     $$
     \begin{aligned}
@@ -32,7 +33,7 @@ class MultiHeadSelfAttention(SequenceLayer):
     $Q_i$, $K_i$, $V_i$ are the $i$-th slices of width $d_\text{head}$. With `causal=True` a sample sees itself and the
     samples before it, and the layer streams: its state is a cache of keys and values. The cache grows by default;
     `init_cache(capacity=...)` or [`with_capacity`][sequinox.attention.with_capacity] gives one of fixed size, for
-    `jit`. With a `window` it is a ring, and the stream may run for ever. Without `causal` the layer does not stream,
+    `jit`. With a `window` it is a ring, and the stream may run forever. Without `causal` the layer does not stream,
     and its state is empty.
 
     Sources: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), page 5; fewer key-value heads:
@@ -124,10 +125,10 @@ class MultiHeadSelfAttention(SequenceLayer):
         if rotary is not None and s.d_head % 2:
             raise ValueError(f"{who}: rotary positions need heads of an even width, got d_head {s.d_head}")
         self.rotary = rotary
-        self.dropout = Dropout(check_dropout(dropout, who))
-        arrays: Any = make_projections(who, s, s.d_model, key, use_bias, initializer, dtype)
-        self.W_Q, self.W_K, self.W_V, self.W_O = (arrays[f"W_{name}"] for name in "QKVO")
-        self.b_Q, self.b_K, self.b_V, self.b_O = (arrays[f"b_{name}"] for name in "QKVO")
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
+        weights, biases = make_projections(who, s, s.d_model, key, use_bias, initializer, dtype)
+        self.W_Q, self.W_K, self.W_V, self.W_O = weights
+        self.b_Q, self.b_K, self.b_V, self.b_O = biases
 
     @property
     def offline_reason(self) -> str | None:
@@ -174,17 +175,10 @@ class MultiHeadSelfAttention(SequenceLayer):
         empty = lambda: jnp.zeros((*batch, number, self.n_kv_heads * self.d_head), dtype)
         return make(empty(), empty(), jnp.zeros(batch, jnp.int32))  # two buffers, since both may be donated
 
-    def init_cache(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> Any:
+    def init_cache(self, batch: BatchShape = (), dtype: DType | None = None, *, capacity: int | None = None) -> Cache:
         """The same as [`init_state`][sequinox.MultiHeadSelfAttention.init_state], of a layer that streams."""
         require_streaming(self, "MultiHeadSelfAttention.init_cache")
         return self.init_state(batch, dtype, capacity=capacity)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        kinds = (RingKVCache,) if self.window is not None else (KVCache, GrowingKVCache)
-        if self.causal and type(state) not in kinds:
-            names = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"{where} must be a {names}, as init_cache gives, got {type(state).__name__}")
-        return super()._conform_state(state, batch, dtype, where)
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +192,7 @@ class MultiHeadSelfAttention(SequenceLayer):
         if self.window is not None:
             seen = seen & (held.place >= -self.window)
         heads = attend_one(q[:, 0], cache.k, cache.v, seen, self.n_kv_heads, drop=drop_of(self.dropout), key=key)
-        y = project(self.W_O, self.b_O, heads[:, None])
+        y = apply_affine(self.W_O, heads[:, None], self.b_O)
         return y.reshape(*batch, self.n_out), unflatten(cache, batch)
 
     def _unroll(
@@ -232,9 +226,9 @@ class MultiHeadSelfAttention(SequenceLayer):
         return self._attend(q, k, v, visible, key, self.chunk_size).reshape(xs.shape)
 
     def attention_weights(
-        self, xs: Any, *, mask: Any = None, resets: Any = None
+        self, xs: ArrayLike, *, mask: ArrayLike | None = None, resets: ArrayLike | None = None
     ) -> Float[Array, "*batch n_heads time time"]:
-        """The weights with which each sample looks at each, for plots: rows are queries, columns keys.
+        """The weights with which each sample attends to each, for plots: rows are queries, columns keys.
 
         Arguments:
             xs: a whole sequence, `"*batch time d_model"`.
@@ -245,16 +239,15 @@ class MultiHeadSelfAttention(SequenceLayer):
             Weights in float32 at least, without dropout. A row sums to 1; to 0 where a sample is masked.
         """
         who = "MultiHeadSelfAttention.attention_weights"
-        xs, batch = self._check_samples(xs, who, "xs", time=True)
-        flags = xs.shape[:-1]
-        mask, resets = check_flags(mask, flags, who, "mask"), check_flags(resets, flags, who, "resets")
-        if mask is not None:
-            xs = select(mask, xs, jnp.zeros_like(xs))
-        (q, k, _), visible = self._whole(xs, mask, resets)
+        samples, batch = self._check_samples(xs, who, "xs", time=True)
+        shape, time = samples.shape[:-1], samples.shape[-2]
+        real, fresh = check_flags(mask, shape, who, "mask"), check_flags(resets, shape, who, "resets")
+        if real is not None:
+            samples = select(real, samples, jnp.zeros_like(samples))
+        (q, k, _), visible = self._whole(samples, real, fresh)
         k = split_heads(k, self.n_kv_heads)
-        return weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head)).reshape(
-            *batch, self.n_heads, xs.shape[-2], xs.shape[-2]
-        )
+        w = weights(q, k, visible.pairs(), 1 / math.sqrt(self.d_head))
+        return w.reshape(*batch, self.n_heads, time, time)
 
     def _whole(
         self, xs: Array, mask: Bool[Array, "..."] | None, resets: Bool[Array, "..."] | None
@@ -274,8 +267,8 @@ class MultiHeadSelfAttention(SequenceLayer):
 
     def _project(self, xs: Array, positions: Array) -> tuple[Array, Array, Array]:
         """Queries with their heads apart, keys and values as they are kept."""
-        q = split_heads(project(self.W_Q, self.b_Q, xs), self.n_heads)
-        k, v = project(self.W_K, self.b_K, xs), project(self.W_V, self.b_V, xs)
+        q = split_heads(apply_affine(self.W_Q, xs, self.b_Q), self.n_heads)
+        k, v = apply_affine(self.W_K, xs, self.b_K), apply_affine(self.W_V, xs, self.b_V)
         if self.rotary is not None:
             q = self.rotary(q, positions)
             k = self.rotary(split_heads(k, self.n_kv_heads), positions).reshape(k.shape)
@@ -286,4 +279,4 @@ class MultiHeadSelfAttention(SequenceLayer):
     ) -> Array:
         k, v = (split_heads(a, self.n_kv_heads) for a in (k, v))
         heads = attend(q, k, v, visible, chunk_size=chunk_size, drop=drop_of(self.dropout), key=key)
-        return project(self.W_O, self.b_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head))
+        return apply_affine(self.W_O, heads.reshape(*heads.shape[:2], self.n_heads * self.d_head), self.b_O)

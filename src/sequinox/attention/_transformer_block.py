@@ -7,12 +7,11 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_key, check_tuple, flag, float_dtype
+from .._checks import check_key, check_rate, flag, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 from ..layers import Dropout, FeedForward, PerSample
 from ._cross_attention import MultiHeadCrossAttention
-from ._heads import check_dropout
 from ._positions import Rotary
 from ._self_attention import MultiHeadSelfAttention
 
@@ -24,7 +23,7 @@ class BlockState(NamedTuple):
     cross_attention: State
 
 
-class TransformerBlock(SequenceLayer):
+class TransformerBlock(SequenceLayer[BlockState]):
     r"""Self-attention, cross-attention to a memory if there is one, and a feed-forward network, each with a residual
     connection and a norm.
 
@@ -35,12 +34,12 @@ class TransformerBlock(SequenceLayer):
     $$
 
     With `causal=True` the block streams; its state holds the cache of its self-attention, and the memory of its
-    cross-attention. Behind the last of several pre-norm blocks stands a norm of its own, which
+    cross-attention. After the last of several pre-norm blocks comes one more norm, which
     [`transformer_encoder`][sequinox.models.transformer_encoder] and
     [`transformer_decoder`][sequinox.models.transformer_decoder] add.
 
     Sources: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), pages 3 and 5 (post-norm, and dropout on what each
-    sub-layer gives, page 8); pre-norm: [Xiong et al. 2020](https://arxiv.org/abs/2002.04745).
+    sub-layer returns, page 8); pre-norm: [Xiong et al. 2020](https://arxiv.org/abs/2002.04745).
 
     ??? example
 
@@ -153,7 +152,7 @@ class TransformerBlock(SequenceLayer):
         )
         self.norm_self, self.norm_feed_forward = (make_norm(norm_layer, d_model, dtype, who) for _ in range(2))
         self.norm_cross = make_norm(norm_layer, d_model, dtype, who) if cross else None
-        self.dropout = Dropout(check_dropout(dropout, who))
+        self.dropout = Dropout(check_rate(dropout, who, "dropout"))
         self.n_in = self.n_out = self.self_attention.n_in
         self.norm = norm
 
@@ -174,20 +173,13 @@ class TransformerBlock(SequenceLayer):
             batch: the batch axes, an integer or a tuple; `()` for a single stream.
             dtype: dtype of the stream; default: that of the weights.
         """
-        batch = batch_shape(batch, "TransformerBlock.init_state")
-        return BlockState(self.self_attention.init_state(batch, dtype), ())
+        memory = () if self.cross_attention is None else self.cross_attention.init_state(batch, dtype)
+        return BlockState(self.self_attention.init_state(batch, dtype), memory)
 
     def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
         if self.cross_attention is None:
             return state
         return BlockState(state.self_attention, self.cross_attention.read(memory, mask=mask))
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> BlockState:
-        own, memory = check_tuple(state, 2, where, BlockState)
-        own = self.self_attention._conform_state(own, batch, dtype, f"{where}.self_attention")
-        if self.cross_attention is None:
-            return BlockState(own, check_tuple(memory, 0, f"{where}.cross_attention"))
-        return BlockState(own, self.cross_attention._conform_state(memory, batch, dtype, f"{where}.cross_attention"))
 
     def _step(self, x: Array, state: BlockState, key: Array | None) -> tuple[Array, BlockState]:
         run = lambda layer, x, s, key: layer.step(x, s, key=key)
@@ -204,7 +196,7 @@ class TransformerBlock(SequenceLayer):
         return self._run(run, xs, BlockState((), ()), key)[0]
 
     def _run(self, run: Callable, x: Array, state: BlockState, key: Array | None) -> tuple[Array, BlockState]:
-        """The sub-layers one behind another; `run(layer, x, state, key)` runs one with a state."""
+        """The sub-layers one after another; `run(layer, x, state, key)` runs one with a state."""
         keys = [None] * 5 if key is None else list(jax.random.split(key, 5))
         x, own = self._sublayer(self.norm_self, lambda y: run(self.self_attention, y, state[0], keys[0]), x, keys[1])
         memory = state.cross_attention

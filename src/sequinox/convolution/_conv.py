@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, check_key, flag, float_dtype, size
+from .._checks import batch_shape, check_key, flag, float_dtype, size, sizes, wide
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
-from .._window import read
+from ._window import window_over
 
 
-class Conv1d(SequenceLayer):
+class Conv1d(SequenceLayer[Array]):
     r"""Causal convolution over time, dilated or not: an FIR filter whose taps are matrices.
 
     $$
@@ -92,15 +92,16 @@ class Conv1d(SequenceLayer):
                 wrong dtype or key.
         """
         who = "Conv1d"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        self.kernel_size, self.dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
-        self.groups = size(groups, who, "groups")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        self.kernel_size, self.dilation, self.groups = sizes(
+            who, kernel_size=kernel_size, dilation=dilation, groups=groups
+        )
         if self.n_in % self.groups or self.n_out % self.groups:
             raise ValueError(f"{who}: groups must divide n_in {n_in} and n_out {n_out}, got {groups}")
         dtype = float_dtype(dtype, who)
         shape = (self.kernel_size, self.n_out, self.n_in // self.groups)
         self.W = make_taps(check_key(key, who), shape, initializer, dtype, who)
-        self.g = _lengths(_wide(self.W)).astype(dtype) if flag(weight_norm, who, "weight_norm") else None
+        self.g = _lengths(self.W.astype(wide(dtype))).astype(dtype) if flag(weight_norm, who, "weight_norm") else None
         self.b = jnp.zeros(self.n_out, dtype) if flag(use_bias, who, "use_bias") else None
 
     @property
@@ -108,7 +109,7 @@ class Conv1d(SequenceLayer):
         """The matrices in effect: `W`, or with `weight_norm` its direction at the length `g`."""
         if self.g is None:
             return self.W
-        W, g = _wide(self.W), _wide(self.g)
+        W, g = (a.astype(wide(a.dtype)) for a in (self.W, self.g))
         length = _lengths(W)
         scale = g / jnp.where(length == 0, 1, length)
         return (W * jnp.broadcast_to(jnp.expand_dims(scale, (0, 2)), W.shape)).astype(self.W.dtype)
@@ -161,7 +162,7 @@ def convolve(
     n_taps, n_out, _ = kernel.shape
     if xs.size == 0:
         return jnp.zeros((*xs.shape[:-1], n_out), xs.dtype), past
-    window = read(xs, past, mask, resets)
+    window = window_over(xs, past, mask, resets)
     if window.since is not None:
         ys = _products(kernel, window.stacked([j * dilation for j in range(n_taps)]), groups)
     else:
@@ -252,12 +253,10 @@ def _products(
 
 
 def _lengths(W: Float[Array, "taps n_out n_in"]) -> Float[Array, " n_out"]:
-    """The length of each output's weights, with a derivative of zero where it is zero."""
+    """The length of each output's weights, with a derivative of zero where it is zero.
+
+    They are in float32 at least: squares of small numbers vanish in half precision.
+    """
     squares = jnp.sum(W * W, (0, 2))
     zero = squares == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares)))
-
-
-def _wide(a: Array) -> Array:
-    """In float32 at least: squares of small numbers vanish in half precision."""
-    return a.astype(jnp.float32) if jnp.finfo(a.dtype).bits < 32 else a

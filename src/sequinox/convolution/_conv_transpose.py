@@ -5,13 +5,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_flags, check_key, flag, float_dtype, size
+from .._checks import check_flags, check_key, flag, float_dtype, sizes
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ._conv import add_bias, convolve, convolve_one, make_taps, no_past
 
 
-class ConvTranspose1d(SequenceLayer):
+class ConvTranspose1d(SequenceLayer[Array]):
     r"""Transposed convolution over time: every sample is spread over `kernel_size` faster samples, `stride` for each
     sample read.
 
@@ -20,7 +20,7 @@ class ConvTranspose1d(SequenceLayer):
     $$
 
     $k$ is `kernel_size`, $s$ is `stride`, and $y$ runs $s$ times as fast as $x$. When $x_t$ has been read,
-    $y_{s t}, \dots, y_{s t + s - 1}$ are complete: what follows cannot change them. These $s$ samples, one behind the
+    $y_{s t}, \dots, y_{s t + s - 1}$ are complete: what follows cannot change them. These $s$ samples, one after the
     other, are the layer's output, of width `stride * n_channels`; `spread` makes one fast sequence of it. So the layer
     streams. A row of $T$ samples gives $s T$; the last $k - s$ that its last samples reach beyond are left out, since
     in a stream they belong to the samples to come.
@@ -78,8 +78,8 @@ class ConvTranspose1d(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dtype or key.
         """
         who = "ConvTranspose1d"
-        self.n_in, self.n_channels = size(n_in, who, "n_in"), size(n_channels, who, "n_channels")
-        self.kernel_size, self.stride = size(kernel_size, who, "kernel_size"), size(stride, who, "stride")
+        self.n_in, self.n_channels = sizes(who, n_in=n_in, n_channels=n_channels)
+        self.kernel_size, self.stride = sizes(who, kernel_size=kernel_size, stride=stride)
         self.n_out = self.stride * self.n_channels
         dtype = float_dtype(dtype, who)
         shape = (self.kernel_size, self.n_channels, self.n_in)
@@ -124,7 +124,7 @@ class ConvTranspose1d(SequenceLayer):
         return no_past(self, self.receptive_field - 1, batch, dtype)
 
     def _kernel(self) -> Float[Array, "taps n_out n_in"]:
-        """The matrices by how many samples back they look: those of `stride` fast samples stand one above the other."""
+        """The matrices by how many samples back they reach: those of `stride` fast samples, one above the other."""
         missing = self.receptive_field * self.stride - self.kernel_size
         W = jnp.concatenate([self.W, jnp.zeros((missing, *self.W.shape[1:]), self.W.dtype)])
         return W.reshape(self.receptive_field, self.n_out, self.n_in)

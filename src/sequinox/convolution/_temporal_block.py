@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, check_tuple, flag, float_dtype, number, size
+from .._checks import check_key, check_rate, flag, float_dtype, sizes
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense, Dropout
@@ -21,7 +21,7 @@ class TemporalBlockState(NamedTuple):
     second: Array
 
 
-class TemporalBlock(SequenceLayer):
+class TemporalBlock(SequenceLayer[TemporalBlockState]):
     r"""Two causal convolutions with a residual connection: the block of a temporal convolutional network (TCN).
 
     $$
@@ -33,7 +33,7 @@ class TemporalBlock(SequenceLayer):
     $$
 
     $*_d$ is the convolution of [`Conv1d`][sequinox.Conv1d] with the dilation $d$, its weights normalised, and $D$ is
-    dropout in training. Where the widths differ, $W x_t + b$ stands in place of $x_t$ in the last line.
+    dropout in training. Where the widths differ, $W x_t + b$ takes the place of $x_t$ in the last line.
 
     Source: [Bai et al. 2018](https://arxiv.org/abs/1803.01271), section 3.3 and figure 1(b). Dropout there zeroes whole
     channels; here every number is drawn on its own, as in [`Dropout`][sequinox.Dropout].
@@ -76,7 +76,7 @@ class TemporalBlock(SequenceLayer):
             kernel_size: number of taps of each.
             key: PRNG key for the weights.
             dilation: of both convolutions; default 1.
-            dropout: probability of a zero behind each convolution in training. Calls then need `key=`. Default 0.
+            dropout: probability of a zero after each convolution in training. Calls then need `key=`. Default 0.
             weight_norm: whether the convolutions' weights are normalised, as in the paper.
             initializer: of the weights; default `xavier_normal`.
             dtype: of the weights; default: JAX's default, float32.
@@ -85,10 +85,9 @@ class TemporalBlock(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dropout, dtype or key.
         """
         who = "TemporalBlock"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        kernel_size, dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
-        if not 0 <= number(dropout, who, "dropout") < 1:
-            raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        kernel_size, dilation = sizes(who, kernel_size=kernel_size, dilation=dilation)
+        check_rate(dropout, who, "dropout")
         weight_norm, dtype = flag(weight_norm, who, "weight_norm"), float_dtype(dtype, who)
         k_first, k_second, k_residual = jax.random.split(check_key(key, who), 3)
         common: Any = {"dilation": dilation, "weight_norm": weight_norm, "initializer": initializer, "dtype": dtype}
@@ -101,7 +100,7 @@ class TemporalBlock(SequenceLayer):
 
     @property
     def receptive_field(self) -> int:
-        """`1 + 2 * (kernel_size - 1) * dilation`: two convolutions, one behind the other."""
+        """`1 + 2 * (kernel_size - 1) * dilation`: two convolutions, one after the other."""
         return self.first.receptive_field + self.second.receptive_field - 1
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> TemporalBlockState:
@@ -132,10 +131,3 @@ class TemporalBlock(SequenceLayer):
         h = self.dropout.apply(jax.nn.relu(h), k_second)
         residual = x if self.residual is None else self.residual.apply(x, None)
         return jax.nn.relu(residual + h), TemporalBlockState(first, second)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> TemporalBlockState:
-        first, second = check_tuple(state, 2, where, TemporalBlockState)
-        return TemporalBlockState(
-            self.first._conform_state(first, batch, dtype, f"{where}.first"),
-            self.second._conform_state(second, batch, dtype, f"{where}.second"),
-        )

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, check_tuple, float_dtype, size
+from .._checks import check_key, float_dtype, size, sizes
 from .._layer import SequenceLayer, composed_field
 from .._types import BatchShape, DType, Initializer, PRNGKey
 from ..layers import Dense
 from ._conv import add_bias, convolve, convolve_one, dilations_from, make_taps, no_past
 
 
-class GatedConv1d(SequenceLayer):
+class GatedConv1d(SequenceLayer[Array]):
     r"""A causal convolution with a gate, itself a causal convolution.
 
     $$
@@ -73,8 +73,8 @@ class GatedConv1d(SequenceLayer):
             TypeError, ValueError: for sizes that are not positive integers, a wrong dtype or key.
         """
         who = "GatedConv1d"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
-        self.kernel_size, self.dilation = size(kernel_size, who, "kernel_size"), size(dilation, who, "dilation")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
+        self.kernel_size, self.dilation = sizes(who, kernel_size=kernel_size, dilation=dilation)
         dtype, shape = float_dtype(dtype, who), (self.kernel_size, self.n_out, self.n_in)
         k_f, k_g = jax.random.split(check_key(key, who))
         self.W_f = make_taps(k_f, shape, initializer, dtype, who)
@@ -112,7 +112,7 @@ class GatedConv1d(SequenceLayer):
         return jnp.tanh(add_bias(f, self.b_f)) * jax.nn.sigmoid(add_bias(g, self.b_g))
 
 
-class WaveNet(SequenceLayer):
+class WaveNet(SequenceLayer[tuple[Array, ...]]):
     r"""The stack of a WaveNet: gated convolutions with growing dilations, joined by residual connections, whose skip
     connections are summed up.
 
@@ -126,7 +126,7 @@ class WaveNet(SequenceLayer):
     $$
 
     $x^{(1)}$ are the samples. The last layer has a skip connection alone, since nothing would read its residual. The
-    state is the tuple of those of the gated convolutions. What comes in front and behind,
+    state is the tuple of those of the gated convolutions. What comes before and after,
     [`wavenet`][sequinox.wavenet] adds.
 
     Source: [van den Oord et al. 2016](https://arxiv.org/abs/1609.03499), equation 2, section 2.4 and figure 4. The
@@ -176,7 +176,7 @@ class WaveNet(SequenceLayer):
             TypeError, ValueError: for sizes and dilations that are not positive integers, a wrong dtype or key.
         """
         who = "WaveNet"
-        self.n_in, self.n_out = size(n_in, who, "n_in"), size(n_out, who, "n_out")
+        self.n_in, self.n_out = sizes(who, n_in=n_in, n_out=n_out)
         n_hidden = self.n_in if n_hidden is None else size(n_hidden, who, "n_hidden")
         kernel_size, dilations = size(kernel_size, who, "kernel_size"), dilations_from(dilations, who)
         common: Any = {"initializer": initializer, "dtype": float_dtype(dtype, who)}
@@ -213,7 +213,7 @@ class WaveNet(SequenceLayer):
         return self._run(lambda gate, x, s: gate.unroll(x, s, mask=mask, resets=resets), xs, state)
 
     def _run(self, run: Callable, x: Array, state: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
-        """The layers one behind another; `run(gate, x, state)` runs a gated convolution."""
+        """The layers one after another; `run(gate, x, state)` runs a gated convolution."""
         states, y = [], None
         for i, (gate, skip) in enumerate(zip(self.gates, self.skips, strict=True)):
             z, s = run(gate, x, state[i])
@@ -223,10 +223,3 @@ class WaveNet(SequenceLayer):
                 x = x + self.residuals[i].apply(z, None)
         assert y is not None
         return y, tuple(states)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> tuple[Array, ...]:
-        parts = check_tuple(state, len(self.gates), where)
-        return tuple(
-            gate._conform_state(s, batch, dtype, f"{where}[{i}]")
-            for i, (gate, s) in enumerate(zip(self.gates, parts, strict=True))
-        )

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 from .._checks import check_flags
 from .._layer import SequenceLayer, scan_time, select
 from .._types import ArrayLike, PRNGKey, State
-from ..layers._weight_drop import draw_weights
 from ._draw import Draw, Number, is_zero, make_draw
 from ._generated import log_softmax
 from ._prompt import check_model, with_room
@@ -103,7 +102,7 @@ def _unroll(
     key: Array | None,
     draw: Draw,
 ) -> tuple[Array, State]:
-    model, key = draw_weights(model, key)
+    model, key = model._draw_once(key)
     time = tokens.shape[-1]
     real = jnp.ones_like(forced) if mask is None else mask
     first_one = jnp.cumsum(real, -1) == 1  # and the masked ones after it

@@ -9,10 +9,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from .._checks import raise_if, size
-from .._layer import SequenceLayer, require_streaming
+from .._layer import SequenceLayer, grows, require_streaming
 from .._types import State
 from ..attention import with_capacity
-from ..attention._cache import bounded, grows
+from ..attention._cache import bounded
 from ..layers import PerSample
 
 
@@ -21,7 +21,7 @@ def check_model(model: Any, who: str) -> int:
     if not isinstance(model, SequenceLayer):
         raise TypeError(f"{who}: model must be a sequence layer, got {type(model).__name__}")
     require_streaming(model, who)
-    if model._sample_ndim != 0:
+    if not model.reads_tokens:
         raise TypeError(f"{who}: model must read integer tokens (begin with an eqx.nn.Embedding); it reads vectors")
     if model.pools:
         raise TypeError(f"{who}: model must return logits at every sample; it pools over time")
@@ -49,8 +49,8 @@ def check_prompt(model: SequenceLayer, prompt: Array, mask: Array | None, who: s
 
 def _n_known(model: Any) -> int | None:
     """How many tokens the embedding in front has; None if the model does not begin with one."""
-    while model._inside:
-        model = model._inside[0]
+    while model.inside:
+        model = model.inside[0]
     known = isinstance(model, PerSample) and isinstance(model.function, eqx.nn.Embedding)
     return model.function.num_embeddings if known else None
 

@@ -23,7 +23,7 @@ class AdaptiveOnePoleState(NamedTuple):
     dy_dbeta: Float[Array, "*batch"]
 
 
-class AdaptiveOnePole(SequenceLayer):
+class AdaptiveOnePole(SequenceLayer[AdaptiveOnePoleState]):
     r"""A one-pole filter whose coefficients follow a desired response while it runs.
 
     $$

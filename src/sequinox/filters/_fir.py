@@ -1,5 +1,6 @@
 """A filter with a finite impulse response."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,11 +12,11 @@ from jaxtyping import Array, Float
 from .._checks import batch_shape, check_key, float_dtype, size
 from .._layer import SequenceLayer
 from .._linear import make_weight
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
-from .._window import Window, read
+from .._types import ArrayLike, BatchShape, DType, Initializer, PRNGKey, State
+from ..convolution._window import Window, window_over
 
 
-class FIR(SequenceLayer):
+class FIR(SequenceLayer[Array]):
     r"""A filter with a finite impulse response: a weighted sum of a channel's last samples.
 
     $$
@@ -47,7 +48,7 @@ class FIR(SequenceLayer):
     def __init__(
         self,
         n_in: int,
-        taps: Any,
+        taps: int | ArrayLike | Sequence[Any],
         key: PRNGKey | None = None,
         *,
         initializer: Initializer | None = None,
@@ -106,7 +107,7 @@ class FIR(SequenceLayer):
 @jax.jit
 def _filter(w: Array, xs: Array, past: Array, mask: Array | None, resets: Array | None) -> tuple[Array, Array]:
     """Jitted, so that calls outside of `jit` do not go tap by tap."""
-    window = read(xs, past, mask, resets)
+    window = window_over(xs, past, mask, resets)
     return window.restore(_weighted_sum(w, window)), window.past
 
 

@@ -1,5 +1,6 @@
 """Filters whose state carries their taps: they adapt while they run."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, float_dtype, number, size, wide
+from .._checks import batch_shape, float_dtype, number, sizes, wide
 from .._layer import SequenceLayer
-from .._types import BatchShape, DType
+from .._types import ArrayLike, BatchShape, DType
 from ._fir import given_taps
 
 
@@ -22,7 +23,7 @@ class LMSState(NamedTuple):
     """The last inputs, oldest first."""
 
 
-class _AdaptiveFIR(SequenceLayer):
+class _AdaptiveFIR(SequenceLayer[LMSState]):
     w: eqx.AbstractVar[Float[Array, "n_taps n_signals"] | None]
     mu: eqx.AbstractVar[Float[Array, ""]]
     n_taps: eqx.AbstractVar[int]
@@ -30,7 +31,7 @@ class _AdaptiveFIR(SequenceLayer):
 
     @property
     def n_in(self) -> int:
-        """Width of a sample: the signals, and behind them the desired response."""
+        """Width of a sample: the signals, then the desired response."""
         return self.n_signals + 1
 
     @property
@@ -122,7 +123,15 @@ class LMS(_AdaptiveFIR):
     n_taps: int = eqx.field(static=True)
     n_signals: int = eqx.field(static=True)
 
-    def __init__(self, n_taps: int, mu: float, *, n_signals: int = 1, w: Any = None, dtype: DType | None = None):
+    def __init__(
+        self,
+        n_taps: int,
+        mu: float,
+        *,
+        n_signals: int = 1,
+        w: ArrayLike | Sequence[Any] | None = None,
+        dtype: DType | None = None,
+    ):
         r"""
         Arguments:
             n_taps: number of taps for each signal.
@@ -136,8 +145,8 @@ class LMS(_AdaptiveFIR):
             TypeError, ValueError: for sizes that are not positive integers, a step size that is not positive, taps of a
                 wrong shape, a wrong dtype.
         """
-        self.n_taps, self.n_signals = size(n_taps, "LMS", "n_taps"), size(n_signals, "LMS", "n_signals")
-        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
+        self.n_taps, self.n_signals = sizes("LMS", n_taps=n_taps, n_signals=n_signals)
+        self.w, self.mu = _first(w, mu, self.n_taps, self.n_signals, dtype, "LMS")
 
 
 class NLMS(_AdaptiveFIR):
@@ -183,7 +192,7 @@ class NLMS(_AdaptiveFIR):
         eps: float = 1e-6,
         *,
         n_signals: int = 1,
-        w: Any = None,
+        w: ArrayLike | Sequence[Any] | None = None,
         dtype: DType | None = None,
     ):
         r"""
@@ -200,8 +209,8 @@ class NLMS(_AdaptiveFIR):
             TypeError, ValueError: for sizes that are not positive integers, a step size or `eps` that is not positive,
                 taps of a wrong shape, a wrong dtype.
         """
-        self.n_taps, self.n_signals = size(n_taps, "NLMS", "n_taps"), size(n_signals, "NLMS", "n_signals")
-        self.w, self.mu = _start(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
+        self.n_taps, self.n_signals = sizes("NLMS", n_taps=n_taps, n_signals=n_signals)
+        self.w, self.mu = _first(w, mu, self.n_taps, self.n_signals, dtype, "NLMS")
         self.eps = number(eps, "NLMS", "eps")
         if self.eps <= 0:
             raise ValueError(f"NLMS: eps must be positive, got {eps}")
@@ -210,7 +219,7 @@ class NLMS(_AdaptiveFIR):
         return super()._step_size(window) / (self.eps + jnp.sum(window * window, (-2, -1)))
 
 
-def _start(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
+def _first(w: Any, mu: Any, n_taps: int, n_signals: int, dtype: DType | None, who: str) -> tuple[Array | None, Array]:
     """The first taps and the step size, checked."""
     dtype = float_dtype(dtype, who)
     taps = None if w is None else given_taps(w, n_signals, dtype, who, "w")

@@ -1,6 +1,7 @@
 """A one-pole filter for each channel."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,12 +12,15 @@ from jaxtyping import Array, Float
 
 from .._checks import flag, float_dtype, size, wide
 from .._precision import KEEPS_FLOAT32
-from .._types import DType
+from .._types import ArrayLike, DType
 from ..recurrent._diagonal import DiagonalRecurrence
 from ..recurrent._diagonal_scan import Method, check_method
 
+Coefficients: TypeAlias = int | float | np.number | ArrayLike | Sequence[Any]
+"""One number, an array, or a list of numbers or of rows."""
 
-class OnePole(DiagonalRecurrence):
+
+class OnePole(DiagonalRecurrence[Array]):
     r"""A one-pole filter for each channel.
 
     $$
@@ -54,8 +58,8 @@ class OnePole(DiagonalRecurrence):
     def __init__(
         self,
         n_in: int,
-        alpha: Any = 0.9,
-        beta: Any = None,
+        alpha: Coefficients = 0.9,
+        beta: Coefficients | None = None,
         *,
         guard: bool = True,
         method: Method = None,

@@ -1,7 +1,6 @@
 """Statistics of a row's real samples so far, one output a sample."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,27 +8,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._checks import batch_shape, float_dtype, size, wide
-from .._layer import SequenceLayer, select
+from .._layer import S, SequenceLayer, select
 from .._types import BatchShape, DType, State
 from ..layers._pooling import MOST, MaxState, MeanState, OfAnyWidth, larger, with_more
 
 
-class _Running(SequenceLayer):
-    """A statistic given by its value on one sample, and by how those of two stretches, one behind the other, merge.
+class _Running(SequenceLayer[S]):
+    """A statistic given by its value on one sample, and by how those of two stretches, one after the other, merge.
 
     The initial state is that of no samples: merged with another on either side, it leaves that as it is, to the bit.
     """
 
     @abc.abstractmethod
-    def _of_one(self, x: Array) -> State:
+    def _of_one(self, x: Array) -> S:
         """The state after one sample; of many at once."""
 
     @abc.abstractmethod
-    def _merge(self, before: Any, after: Any) -> State:
+    def _merge(self, before: S, after: S) -> S:
         """The state after two stretches."""
 
     @abc.abstractmethod
-    def _value(self, state: Any, dtype: DType) -> Array:
+    def _value(self, state: S, dtype: DType) -> Array:
         """The output, in the dtype of the stream."""
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
@@ -69,7 +68,7 @@ def _unroll_jitted(
     return layer._value(states, xs.dtype), last
 
 
-class RunningMean(OfAnyWidth, _Running):
+class RunningMean(_Running[MeanState], OfAnyWidth):
     r"""The mean of the samples so far, kept with their number.
 
     $$
@@ -124,7 +123,7 @@ class RunningMean(OfAnyWidth, _Running):
         return state.mean.astype(dtype)
 
 
-class RunningMax(OfAnyWidth, _Running):
+class RunningMax(_Running[MaxState], OfAnyWidth):
     r"""The largest sample so far, in each channel.
 
     $$
@@ -177,7 +176,7 @@ class RunningMax(OfAnyWidth, _Running):
         return state.max
 
 
-class RunningCount(_Running):
+class RunningCount(_Running[Array]):
     r"""The number of samples so far, one output for all channels.
 
     $$

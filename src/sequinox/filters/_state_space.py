@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import check_key, float_dtype, number, size, sizes, wide
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, Initializer, PRNGKey
-from ..recurrent._cell import Implementation, RecurrentCell, check_implementation, make_weights
+from ..recurrent._cell import Implementation, RecurrentCell, check_implementation
+from ..recurrent._initializers import Draw
 from ..recurrent._plan import Affine
-from ._one_pole import numbers
+from ._one_pole import Coefficients, numbers
 
 
 class Modes(NamedTuple):
@@ -30,7 +31,7 @@ class Modes(NamedTuple):
     period: np.ndarray
 
 
-class StateSpace(RecurrentCell):
+class StateSpace(RecurrentCell[Array]):
     r"""A linear filter with a state of several numbers.
 
     $$
@@ -74,10 +75,10 @@ class StateSpace(RecurrentCell):
 
     def __init__(
         self,
-        A: Any,
-        B: Any,
-        C: Any = None,
-        D: Any = None,
+        A: Coefficients,
+        B: Coefficients,
+        C: Coefficients | None = None,
+        D: Coefficients | None = None,
         *,
         implementation: Implementation = None,
         dtype: DType | None = None,
@@ -104,23 +105,21 @@ class StateSpace(RecurrentCell):
         dtype = wide(float_dtype(dtype, "StateSpace"))
         self.implementation = check_implementation(implementation, "StateSpace")
         given = {"A": A, "B": B, "C": C, "D": D}
-        matrix = {k: None if v is None else numbers(v, None, dtype, "StateSpace", k) for k, v in given.items()}
-        for name, value in matrix.items():
+        matrices: Any = {k: None if v is None else numbers(v, None, dtype, "StateSpace", k) for k, v in given.items()}
+        for name, value in matrices.items():
             if value is None and name in "AB":
                 raise TypeError(f"StateSpace: {name} must be a matrix, got None")
             if value is not None and (value.ndim != 2 or 0 in value.shape):
                 raise ValueError(f"StateSpace: {name} must be a matrix that is not empty, got shape {value.shape}")
-        A, B, C, D = matrix.values()
-        if D is not None and C is None:
+        self.A, self.B, self.C, self.D = matrices.values()
+        if D is not None and self.C is None:
             raise ValueError("StateSpace: D needs C; to add D x to the state itself give the identity as C")
-        n_hidden, n_in = A.shape[0], B.shape[1]
-        n_out = None if C is None else C.shape[0]
+        self.n_hidden, self.n_in = n_hidden, n_in = self.A.shape[0], self.B.shape[1]
+        n_out = None if self.C is None else self.C.shape[0]
         shapes = {"A": (n_hidden, n_hidden), "B": (n_hidden, n_in), "C": (n_out, n_hidden), "D": (n_out, n_in)}
-        for name, value in matrix.items():
+        for name, value in matrices.items():
             if value is not None and value.shape != shapes[name]:
                 raise ValueError(f"StateSpace: {name} must have shape {shapes[name]}, got {value.shape}")
-        self.A, self.B, self.C, self.D = A, B, C, D
-        self.n_in, self.n_hidden = n_in, n_hidden
 
     @classmethod
     def random(
@@ -153,7 +152,7 @@ class StateSpace(RecurrentCell):
                 dtype or key.
         """
         who = "StateSpace.random"
-        n_in, n_hidden = size(n_in, who, "n_in"), size(n_hidden, who, "n_hidden")
+        n_in, n_hidden = sizes(who, n_in=n_in, n_hidden=n_hidden)
         n_out = None if n_out is None else size(n_out, who, "n_out")
         radius = number(radius, who, "radius")
         if radius <= 0:
@@ -161,11 +160,11 @@ class StateSpace(RecurrentCell):
         dtype = wide(float_dtype(dtype, who))
         keys = jax.random.split(check_key(key, who))
         A = radius * jax.random.orthogonal(keys[0], n_hidden, dtype=dtype)
-        shapes = {"B": (n_hidden, n_in)}
+        draw = Draw(who, keys[1], 1 if n_out is None else 3, initializer, None, dtype)
+        B, C, D = draw.input(n_hidden, n_in), None, None
         if n_out is not None:
-            shapes |= {"C": (n_out, n_hidden), "D": (n_out, n_in)}
-        rest = make_weights(keys[1], shapes, initializer, dtype, who)
-        return cls(A, **rest, implementation=implementation, dtype=dtype)
+            C, D = draw.input(n_out, n_hidden), draw.input(n_out, n_in)
+        return cls(A, B, C, D, implementation=implementation, dtype=dtype)
 
     @property
     def n_out(self) -> int:

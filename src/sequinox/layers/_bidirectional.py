@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_tuple, float_dtype
+from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
 from ._sequential import width_behind
@@ -25,7 +25,7 @@ class Bidirectional(SequenceLayer):
     """Two layers on one sequence, the second reading it backwards; their outputs are concatenated.
 
     Each row is read backwards within its own mask: the backward layer's first sample is the row's last real one, its
-    final state stands at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
+    final state is at the row's first. Packed rows (`resets`) are read backwards each on its own. Two layers that
     pool give one output, each direction's own: `Bidirectional(Sequential([GRU(...), LastStep()]), Sequential([GRU(...),
     LastStep()]))` is the forward output at the last sample beside the backward output at the first; of packed rows,
     both are the last one's.
@@ -71,7 +71,7 @@ class Bidirectional(SequenceLayer):
             if not isinstance(layer, SequenceLayer):
                 raise TypeError(f"Bidirectional: {name} must be a sequence layer, got {layer!r}")
         widths = {forward_layer.n_in, backward_layer.n_in} - {None}
-        if len(widths) > 1 or forward_layer._sample_ndim != backward_layer._sample_ndim:
+        if len(widths) > 1 or forward_layer.reads_tokens != backward_layer.reads_tokens:
             raise ValueError(
                 "Bidirectional: both layers read the same samples, "
                 f"got widths {forward_layer.n_in} and {backward_layer.n_in}"
@@ -89,7 +89,7 @@ class Bidirectional(SequenceLayer):
         return self.forward_layer.pools
 
     @property
-    def _keeps_width(self) -> bool:
+    def keeps_width(self) -> bool:
         return False
 
     @property
@@ -98,7 +98,7 @@ class Bidirectional(SequenceLayer):
         return "Bidirectional reads the sequence from its end, which a stream has not reached"
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return self.forward_layer, self.backward_layer
 
     def with_width(self, n_in: int) -> "Bidirectional":
@@ -151,13 +151,6 @@ class Bidirectional(SequenceLayer):
 
     def _join(self, forward: Array, backward: Array) -> Array:
         return jnp.concatenate([forward, backward if self.pools else jnp.flip(backward, -2)], -1)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> BidirectionalState:
-        forward, backward = check_tuple(state, 2, where, BidirectionalState)
-        return BidirectionalState(
-            self.forward_layer._conform_state(forward, batch, dtype, f"{where}.forward"),
-            self.backward_layer._conform_state(backward, batch, dtype, f"{where}.backward"),
-        )
 
 
 def _last_packed(mask: Array | None, resets: Array | None) -> Array | None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_key, flag, float_dtype, size
-from .._linear import apply_weight_to_rows, make_weight
+from .._linear import apply_affine, make_weight
 from .._types import DType, Initializer, PRNGKey
 from ._pointwise import Pointwise
 
@@ -92,18 +92,12 @@ class FeedForward(Pointwise):
     def apply(self, x: Array, key: Array | None) -> Array:
         """The network on the last axis."""
         del key
-        rows = x.reshape(1, -1, self.n_in) if x.size else x.reshape(1, 0, self.n_in)
-        first = _affine(self.W_1, self.b_1, rows)
-        before = first if self.W_g is None else _affine(self.W_g, self.b_g, rows)
+        first = apply_affine(self.W_1, x, self.b_1)
+        before = first if self.W_g is None else apply_affine(self.W_g, x, self.b_g)
         hidden: Any = self.activation(before)
         if (jnp.shape(hidden), jnp.result_type(hidden)) != (before.shape, before.dtype):
             raise ValueError(
                 f"FeedForward: activation must keep shape and dtype, {before.dtype} {before.shape}, "
                 f"got {jnp.result_type(hidden)} {jnp.shape(hidden)}"
             )
-        return _affine(self.W_2, self.b_2, hidden if self.W_g is None else hidden * first).reshape(x.shape)
-
-
-def _affine(W: Array, b: Array | None, x: Array) -> Array:
-    y = apply_weight_to_rows(W, x)
-    return y if b is None else y + jnp.broadcast_to(b, y.shape)
+        return apply_affine(self.W_2, hidden if self.W_g is None else hidden * first, self.b_2)

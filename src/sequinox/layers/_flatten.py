@@ -13,17 +13,17 @@ from ._pooling import Pooling, counted_samples, restarts
 
 
 class FlattenState(NamedTuple):
-    """The row's first samples, `"*batch max_len n_in"`, zeros behind them; and how many, int32 `"*batch"`."""
+    """The row's first samples, `"*batch max_len n_in"`, zeros after them; and how many, int32 `"*batch"`."""
 
     samples: Array
     n: Array
 
 
 class Flatten(Pooling):
-    """The row's first `max_len` real samples (since its last reset), laid out one behind the other.
+    """The row's first `max_len` real samples (since its last reset), laid out one after the other.
 
     A longer row is cut, a shorter one is followed by zeros: a length chosen before the data is seen. Masked samples do
-    not count, wherever they stand. The state is those samples and their number. In a stream, `step` gives the vector so
+    not count, wherever they are. The state is those samples and their number. In a stream, `step` returns the vector so
     far.
 
     ??? example
@@ -46,7 +46,7 @@ class Flatten(Pooling):
         """
         Arguments:
             max_len: how many samples are laid out.
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.max_len = size(max_len, "Flatten", "max_len")
         self.n_in = None if n_in is None else size(n_in, "Flatten", "n_in")
@@ -57,7 +57,7 @@ class Flatten(Pooling):
         return None if self.n_in is None else self.max_len * self.n_in
 
     @property
-    def _keeps_width(self) -> bool:
+    def keeps_width(self) -> bool:
         return False
 
     def with_width(self, n_in: int) -> "Flatten":
@@ -91,7 +91,7 @@ class Flatten(Pooling):
                 order = jnp.argsort(~counted, axis=-1, stable=True)
                 xs = jnp.take_along_axis(xs, jnp.expand_dims(order, -1), -2)
                 more = jnp.sum(counted, -1, dtype=jnp.int32)
-            # Which sample of the stretch a slot is for; those before and behind are not touched.
+            # Which sample of the stretch a slot is for; those before and after are not touched.
             column = lambda a: jnp.broadcast_to(jnp.expand_dims(a, -1), (*axes, self.max_len))
             i = jnp.broadcast_to(jnp.arange(self.max_len, dtype=jnp.int32), (*axes, self.max_len)) - column(n)
             new = jnp.take_along_axis(xs, jnp.expand_dims(jnp.clip(i, 0, n_time - 1), -1), -2)

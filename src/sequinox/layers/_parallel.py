@@ -10,11 +10,11 @@ from jaxtyping import Array
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
+from ._composite import Composite, LayerList, place_of, read_names, with_names
 from ._sequential import as_layer, split_key, width_behind
-from ._several import Several, place_of, read_names, with_names
 
 
-class Parallel(Several):
+class Parallel(Composite):
     r"""Layers side by side: all read the same samples, and their outputs are put together.
 
     $$
@@ -44,12 +44,12 @@ class Parallel(Several):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, layers: Any, join: Literal["concatenate", "sum"] = "concatenate"):
+    def __init__(self, layers: LayerList, join: Literal["concatenate", "sum"] = "concatenate"):
         """
         Arguments:
             layers: at least one; sequence layers, Equinox modules, or functions of one sample. A list or a tuple; with
                 names a dictionary, or a list of pairs `(name, layer)`.
-            join: `"concatenate"` (default), the outputs one behind another in the order of the layers, or `"sum"`.
+            join: `"concatenate"` (default), the outputs one after another in the order of the layers, or `"sum"`.
 
         Raises:
             TypeError, ValueError: if there is none, if they do not read the same samples, if some pool over time and
@@ -64,11 +64,11 @@ class Parallel(Several):
         fitted = [as_layer(given, None, place(i)) for i, given in enumerate(several)]
         width = next((layer.n_in for layer in fitted if layer.n_in is not None), None)
         fitted = [as_layer(layer, width, place(i)) for i, layer in enumerate(fitted)]
-        reads = lambda la: "tokens" if la._sample_ndim == 0 else f"samples of width {la.n_in}"
-        first = next((la for la in fitted if la.n_in is not None or la._sample_ndim == 0), fitted[0])
+        reads = lambda la: "tokens" if la.reads_tokens else f"samples of width {la.n_in}"
+        first = next((la for la in fitted if la.n_in is not None or la.reads_tokens), fitted[0])
         for i, layer in enumerate(fitted):
             here = f"{place(i)} ({type(layer).__name__})"
-            if layer._sample_ndim != first._sample_ndim or layer.n_in not in (None, width):
+            if layer.reads_tokens != first.reads_tokens or layer.n_in not in (None, width):
                 raise ValueError(f"{here} reads {reads(layer)}, but another layer reads {reads(first)}")
             if layer.pools != fitted[0].pools:
                 raise ValueError(f"{here}: either all layers pool over time or none does")
@@ -96,8 +96,8 @@ class Parallel(Several):
         return max(known) if len(known) == len(fields) else None
 
     @property
-    def _keeps_width(self) -> bool:
-        return self.n_out is None and self.join == "sum" and all(layer._keeps_width for layer in self.layers)
+    def keeps_width(self) -> bool:
+        return self.n_out is None and self.join == "sum" and all(layer.keeps_width for layer in self.layers)
 
     def _of(self, layers: tuple[SequenceLayer, ...]) -> "Parallel":
         return Parallel(layers, self.join)
@@ -105,8 +105,8 @@ class Parallel(Several):
     def with_width(self, n_in: int) -> "Parallel":
         """The same layers for samples of a given width."""
         n_in = size(n_in, "Parallel", "n_in")
-        told = [as_layer(layer, n_in, place_of(self.names, i, "Parallel")) for i, layer in enumerate(self.layers)]
-        return Parallel(with_names(self.names, told), self.join)
+        fitted = [as_layer(layer, n_in, place_of(self.names, i, "Parallel")) for i, layer in enumerate(self.layers)]
+        return Parallel(with_names(self.names, fitted), self.join)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         return self._run(lambda layer, s, k: layer.step(x, s, key=k), state, key)
@@ -123,8 +123,8 @@ class Parallel(Several):
 
     def _run(self, run: Any, state: State, key: Array | None) -> tuple[Array, State]:
         keys = split_key(key, len(self.layers))
-        ran = [run(*parts) for parts in zip(self.layers, self._apart(state), keys, strict=True)]
-        return self._joined([y for y, _ in ran]), self._together([s for _, s in ran])
+        ran = [run(*parts) for parts in zip(self.layers, self._split_state(state), keys, strict=True)]
+        return self._joined([y for y, _ in ran]), self._join_state([s for _, s in ran])
 
     def _joined(self, ys: Sequence[Array]) -> Array:
         if self.join == "concatenate":

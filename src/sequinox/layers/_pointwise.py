@@ -3,6 +3,7 @@
 import abc
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,9 +13,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, size
+from .._checks import batch_shape, check_key, check_rate, flag, float_dtype, size
+from .._dropout import draw_kept, dropped, need_key
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows, make_weight
+from .._linear import apply_affine, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
 
 
@@ -99,9 +101,7 @@ class Dense(Pointwise):
     def apply(self, x: Array, key: Array | None) -> Array:
         """`W x + b` on the last axis."""
         del key
-        rows = x.reshape(1, math.prod(x.shape[:-1]), self.n_in)
-        y = apply_weight_to_rows(self.W, rows).reshape(*x.shape[:-1], self.n_out)
-        return y if self.b is None else y + jnp.broadcast_to(self.b, y.shape)
+        return apply_affine(self.W, x, self.b)
 
 
 class Dropout(Pointwise):
@@ -138,9 +138,7 @@ class Dropout(Pointwise):
         Raises:
             ValueError: if `p` is not in [0, 1). On a call in training without a key, if `p` is not 0.
         """
-        self.p = number(p, "Dropout", "p")
-        if not 0 <= self.p < 1:
-            raise ValueError(f"Dropout: p must be at least 0 and less than 1, got {p}")
+        self.p = check_rate(p, "Dropout", "p")
         self.inference = flag(inference, "Dropout", "inference")
         self.n_in = self.n_out = None
 
@@ -148,16 +146,13 @@ class Dropout(Pointwise):
         """Zeros and scaled values in training; `x` in inference."""
         if self.inference or self.p == 0:
             return x
-        if key is None:
-            raise ValueError("Dropout: a key is needed in training: pass key=, or use equinox.nn.inference_mode(model)")
-        kept = jax.random.bernoulli(check_key(key, "Dropout"), 1 - self.p, x.shape)
-        return jnp.where(kept, x / (1 - self.p), jnp.zeros_like(x))
+        return dropped(draw_kept(need_key(key, "Dropout"), self.p, x.shape), x, self.p)
 
 
 class PerSample(Pointwise):
     """An Equinox module, or any function of one sample, applied to every sample.
 
-    [`Sequential`][sequinox.layers.Sequential] makes one of whatever stands in it and is no sequence layer, so that
+    [`Sequential`][sequinox.layers.Sequential] makes one of whatever it is given that is no sequence layer, so that
     `eqx.nn.LayerNorm(8)` or `jnp.tanh` can be written there as they are. `eqx.nn.Embedding` reads integer tokens; one
     out of range is an error in plain calls, and gives NaN under `jit`, which cannot raise.
 
@@ -176,12 +171,12 @@ class PerSample(Pointwise):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, function: Any, n_in: int | None = None):
+    def __init__(self, function: Callable[..., Any], n_in: int | None = None):
         """
         Arguments:
             function: takes one sample, `" n_in"` (one integer for `eqx.nn.Embedding`), and returns one output; a module
                 of Equinox is also given `key=`, one of its own for each sample.
-            n_in: width of a sample. Default: read off the module where it tells.
+            n_in: width of a sample. Default: that of the module, if it has one.
 
         Raises:
             TypeError: for what is no function of one sample: modules with a state, that work over an axis, or recurrent
@@ -195,22 +190,23 @@ class PerSample(Pointwise):
         if stateful or isinstance(function, _NOT_PER_SAMPLE):
             raise TypeError(f"PerSample: {type(function).__name__} is not a function of one sample")
         self.function = function
-        told = _width(function)
-        self.n_in = told if n_in is None else size(n_in, "PerSample", "n_in")
-        if told is not None and self.n_in != told:
-            raise ValueError(f"PerSample: {type(function).__name__} takes samples of width {told}, got {n_in}")
+        width = _width(function)
+        self.n_in = width if n_in is None else size(n_in, "PerSample", "n_in")
+        if width is not None and self.n_in != width:
+            raise ValueError(f"PerSample: {type(function).__name__} takes samples of width {width}, got {n_in}")
         self.n_out = self._find_n_out()
 
     @property
-    def _sample_ndim(self) -> int:
-        return 0 if isinstance(self.function, eqx.nn.Embedding) else 1
+    def reads_tokens(self) -> bool:
+        """Whether the function is an embedding."""
+        return isinstance(self.function, eqx.nn.Embedding)
 
     @property
-    def _keeps_width(self) -> bool:
+    def keeps_width(self) -> bool:
         return False
 
     def with_width(self, n_in: int) -> "PerSample":
-        """The same function of samples of a given width: what width it gives is then known."""
+        """The same function of samples of a given width: the width of its outputs is then known."""
         return PerSample(self.function, n_in) if type(self) is PerSample else self
 
     def _filler(self, x: Array) -> Array:
@@ -219,12 +215,12 @@ class PerSample(Pointwise):
         A function may have no derivative at zero (a norm, a logarithm) or where all numbers are equal (a deviation),
         and then zero times that would be NaN in the gradient of its weights.
         """
-        if self._sample_ndim == 0:
+        if self.reads_tokens:
             return jnp.zeros_like(x)
         return jnp.broadcast_to(jnp.linspace(0.25, 0.75, x.shape[-1], dtype=x.dtype), x.shape)
 
     def _find_n_out(self) -> int | None:
-        if self._sample_ndim == 0:
+        if self.reads_tokens:
             return self.function.embedding_size
         if self.n_in is None:
             return None
@@ -237,7 +233,7 @@ class PerSample(Pointwise):
 
     def _one(self, x: Array, key: Array | None) -> Array:
         y = self.function(x, key=key) if self._takes_key() else self.function(x)
-        if self._sample_ndim == 0:  # a token out of range would read another's row
+        if self.reads_tokens:  # a token out of range would read another's row
             token = x if x.dtype.itemsize >= 4 else x.astype(jnp.int32)
             y = jnp.where((token >= 0) & (token < self.function.num_embeddings), y, jnp.nan)
         return y
@@ -249,9 +245,9 @@ class PerSample(Pointwise):
 
     def apply(self, x: Array, key: Array | None) -> Array:
         """The function at every sample."""
-        if self._sample_ndim == 0 and not isinstance(x, Tracer):
+        if self.reads_tokens and not isinstance(x, Tracer):
             _check_tokens(np.asarray(x), self.function.num_embeddings)
-        axes = x.shape[: x.ndim - self._sample_ndim]
+        axes = x.shape if self.reads_tokens else x.shape[:-1]
         rows = x.reshape(math.prod(axes), *x.shape[len(axes) :])
         keys = None if key is None or not self._takes_key() else jax.random.split(key, rows.shape[0])
         y = jax.vmap(self._one, in_axes=(0, None if keys is None else 0))(rows, keys)
@@ -280,7 +276,7 @@ _NOT_PER_SAMPLE = (
 
 
 def _width(module: Any) -> int | None:
-    """The width that an Equinox module tells, if it does."""
+    """The width of the samples that an Equinox module reads, if it has one."""
     for name in ("in_features", "in_size"):
         width = getattr(module, name, None)
         if isinstance(width, int):

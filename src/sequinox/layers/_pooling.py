@@ -22,20 +22,13 @@ class OfAnyWidth(SequenceLayer):
         return self.n_in
 
     @property
-    def memoryless(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def _lacks_width(self) -> bool:
+    def needs_width(self) -> bool:
+        """Whether the width is not known."""
         return self.n_in is None
 
     def with_width(self, n_in: int) -> "OfAnyWidth":
         """The same layer for samples of a given width."""
         return type(self)(n_in)  # pyright: ignore[reportCallIssue]
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return SequenceLayer._forward(self._fitted(xs), xs, mask, resets, key)
 
     def _shape(self, batch: BatchShape) -> tuple[int, ...]:
         name = type(self).__name__
@@ -45,18 +38,18 @@ class OfAnyWidth(SequenceLayer):
 
 
 class Pooling(OfAnyWidth):
-    """A layer that gives one output for a stretch."""
+    """A layer that returns one output for a stretch."""
 
     @property
     def pools(self) -> bool:
-        """True: a stretch gives one output."""
+        """True: a stretch has one output."""
         return True
 
 
 class LastStep(Pooling):
     """The row's last real sample; zeros in a row that has had none.
 
-    The state is that sample, so that a stretch in which a row has no real sample still gives it. In a stream, `step`
+    The state is that sample, so that a stretch in which a row has no real sample still returns it. In a stream, `step`
     passes the sample on.
 
     ??? example
@@ -76,7 +69,7 @@ class LastStep(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "LastStep", "n_in")
 
@@ -126,7 +119,7 @@ class MeanOverTime(Pooling):
     """The mean of the row's real samples (since its last reset); zeros in a row that has had none.
 
     The state is the running mean and its number, kept in float32 at least: in half precision a long mean would stand
-    still. In a stream, `step` gives the mean so far.
+    still. In a stream, `step` returns the mean so far.
 
     ??? example
 
@@ -145,7 +138,7 @@ class MeanOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "MeanOverTime", "n_in")
 
@@ -196,7 +189,7 @@ class MaxOverTime(Pooling):
 
     Of equal samples the first one counts: it receives the whole gradient. NaN counts as the largest. The state is the
     largest sample so far and whether there was one, so that negative numbers are not taken for smaller than nothing. In
-    a stream, `step` gives the largest so far.
+    a stream, `step` returns the largest so far.
 
     ??? example
 
@@ -215,7 +208,7 @@ class MaxOverTime(Pooling):
     def __init__(self, n_in: int | None = None):
         """
         Arguments:
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
         """
         self.n_in = None if n_in is None else size(n_in, "MaxOverTime", "n_in")
 

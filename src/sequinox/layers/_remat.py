@@ -1,4 +1,4 @@
-"""Layers that are computed anew for the derivative: less memory, more time."""
+"""Layers that are computed again for the derivative: less memory, more time."""
 
 from typing import Any
 
@@ -8,17 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import size
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer, require_fixed
 from .._types import State
-from ._around import Around
-from ._given_start import has_growing
-from ._weight_drop import draw_weights
+from ._wrapper import Wrapper
 
 
-class Remat(Around):
+class Remat(Wrapper[S]):
     """A layer whose insides are computed again for the derivative instead of being kept: less memory, more time.
 
-    Only `unroll` and `forward` are affected. What the layer reads and gives is kept; with `checkpoint_every=k` also its
+    This changes `unroll` and `forward`. What the layer reads and returns is kept; with `checkpoint_every=k` also its
     state after every stretch of `k` samples, from which one stretch at a time is computed again. The derivative then
     holds `time / k + k` states instead of `time`: fewest where `k` is about the root of `time`. The layer must stream,
     and its state must keep its shape.
@@ -38,10 +36,10 @@ class Remat(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     checkpoint_every: int | None = eqx.field(static=True)
 
-    def __init__(self, layer: SequenceLayer, checkpoint_every: int | None = None):
+    def __init__(self, layer: SequenceLayer[S], checkpoint_every: int | None = None):
         """
         Arguments:
             layer: any sequence layer; with `checkpoint_every` one that streams.
@@ -64,7 +62,7 @@ class Remat(Around):
         self.layer, self.checkpoint_every = layer, checkpoint_every
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 
@@ -73,21 +71,23 @@ class Remat(Around):
         return Remat(self.layer.with_width(n_in), self.checkpoint_every)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
         if self.checkpoint_every is None or xs.shape[self._time_axis(xs.ndim)] <= self.checkpoint_every:
             return _again(self.layer, xs, state, mask, resets, key)
-        if has_growing(state):
-            raise ValueError(
-                "Remat: checkpoint_every needs a state whose shapes stay, but there is a cache in it that grows: begin "
-                "with with_capacity(layer.init_state(batch), capacity), or leave checkpoint_every out"
-            )
+        require_fixed(state, "Remat: checkpoint_every")
         return _in_stretches(self.layer, self.checkpoint_every, xs, state, mask, resets, key)
+
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        run = lambda layer, *args: layer._unroll_from(*args)
+        return eqx.filter_checkpoint(run)(self.layer, xs, state, mask, resets, key, start)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         if self.checkpoint_every is None:
             return eqx.filter_checkpoint(lambda layer, *args: layer._forward(*args))(self.layer, xs, mask, resets, key)
-        return SequenceLayer._forward(self, xs, mask, resets, key)
+        return super()._forward(xs, mask, resets, key)
 
 
 def _again(layer: SequenceLayer, *args: Any) -> tuple[Array, State]:
@@ -106,13 +106,13 @@ def _in_stretches(
     key: Array | None,
 ) -> tuple[Array, State]:
     """Stretches of `every` samples by a scan, and one of those that remain."""
-    layer, key = draw_weights(layer, key)
+    layer, key = layer._draw_once(key)
     axis = layer._time_axis(xs.ndim)
     number, remain = divmod(xs.shape[axis], every)
     whole = number * every
     keys = None if key is None else jax.random.split(key, number + 1)
     before = lambda a: a[(slice(None),) * axis + (slice(whole),)]
-    behind = lambda a: a[(slice(None),) * axis + (slice(whole, None),)]
+    after = lambda a: a[(slice(None),) * axis + (slice(whole, None),)]
 
     def cut(a: Array) -> Array:
         a = before(a)
@@ -133,6 +133,6 @@ def _in_stretches(
         ys = ys.reshape(*ys.shape[:axis], whole, *ys.shape[axis + 2 :])
     if not remain:
         return ys, state
-    xs, mask, resets = jax.tree.map(behind, sequence)
+    xs, mask, resets = jax.tree.map(after, sequence)
     rest, state = _again(layer, xs, state, mask, resets, None if keys is None else keys[-1])
     return rest if layer.pools else jnp.concatenate([ys, rest], axis), state

@@ -1,19 +1,18 @@
 """A connection past a layer."""
 
-from typing import Any
-
 import jax
 from jaxtyping import Array
 
 from .._checks import size
 from .._layer import SequenceLayer
 from .._types import State
-from ._around import Around
+from ._composite import LayerLike
 from ._sequential import as_layer, width_behind
+from ._wrapper import Wrapper
 
 
-class Residual(Around):
-    r"""A layer, and a connection past it: the samples are added to what the layer gives.
+class Residual(Wrapper):
+    r"""A layer, and a connection past it: the samples are added to the outputs of the layer.
 
     $$
     y_t = x_t + f(x)_t \qquad \text{or, with a projection,} \qquad y_t = P x_t + f(x)_t
@@ -40,12 +39,12 @@ class Residual(Around):
     layer: SequenceLayer
     projection: SequenceLayer | None
 
-    def __init__(self, layer: Any, *, projection: Any = None):
+    def __init__(self, layer: LayerLike, *, projection: LayerLike | None = None):
         """
         Arguments:
             layer: a sequence layer that does not pool over time, an Equinox module or a function of one sample.
-            projection: what the samples go through on the way past the layer: a layer without memory that gives what
-                the layer gives, such as `Dense(n_in, n_out, key)`. Default: nothing, they are added as they are.
+            projection: what the samples go through on the way past the layer: a layer without memory, with
+                outputs as wide as those of the layer, such as `Dense(n_in, n_out, key)`. Default: nothing.
 
         Raises:
             TypeError, ValueError: if the layer pools over time or changes the width without a projection, or if the
@@ -56,11 +55,11 @@ class Residual(Around):
         past = None if projection is None else as_layer(projection, None, f"{who}: projection")
         if inner.pools:
             raise ValueError(f"{who}: layer must give one output a sample, but {type(inner).__name__} pools over time")
-        if past is None and inner._sample_ndim == 0:
+        if past is None and inner.reads_tokens:
             raise ValueError(f"{who}: layer reads tokens, which cannot be added to what it gives; give a projection")
         if past is not None and not past.memoryless:
             raise ValueError(f"{who}: projection must be a layer without memory, got {type(past).__name__}")
-        if past is not None and past._sample_ndim != inner._sample_ndim:
+        if past is not None and past.reads_tokens != inner.reads_tokens:
             raise ValueError(f"{who}: projection must read the samples that the layer reads: vectors, or tokens")
         n_in = inner.n_in if past is None or inner.n_in is not None else past.n_in
         if past is not None and None not in (n_in, past.n_in) and past.n_in != n_in:
@@ -80,22 +79,20 @@ class Residual(Around):
     @property
     def n_in(self) -> int | None:
         """That of the layer, or of the projection."""
-        told = self.layer.n_in
-        if told is not None:
-            return told
+        if self.layer.n_in is not None:
+            return self.layer.n_in
         return self.layer.n_out if self.projection is None else self.projection.n_in
 
     @property
     def n_out(self) -> int | None:
         """That of the layer, or of the projection."""
-        told = self.layer.n_out
-        if told is not None:
-            return told
+        if self.layer.n_out is not None:
+            return self.layer.n_out
         return self.layer.n_in if self.projection is None else self.projection.n_out
 
     @property
-    def _keeps_width(self) -> bool:
-        return self.n_out is None and (self.projection is None or self.projection._keeps_width)
+    def keeps_width(self) -> bool:
+        return self.n_out is None and (self.projection is None or self.projection.keeps_width)
 
     def with_width(self, n_in: int) -> "Residual":
         """The same for samples of a given width."""
@@ -113,6 +110,13 @@ class Residual(Around):
     ) -> tuple[Array, State]:
         own, others = self._keys(key)
         ys, state = self.layer.unroll(xs, state, mask=mask, resets=resets, key=own)
+        return self._add(ys, self._past(xs, mask, others)), state
+
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+    ) -> tuple[Array, State]:
+        own, others = self._keys(key)
+        ys, state = self.layer._unroll_from(xs, state, mask, resets, own, start)
         return self._add(ys, self._past(xs, mask, others)), state
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:

@@ -1,30 +1,30 @@
-"""Layers one behind another."""
+"""Layers one after another."""
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
 from jaxtyping import Array
 
 from .._checks import size
-from .._layer import Misplaced, SequenceLayer, composed_field
+from .._layer import Misplaced, SequenceLayer, composed_field, select
 from .._types import State
+from ._composite import Composite, LayerLike, LayerList, place_of, read_names, with_names
 from ._pointwise import Dropout, PerSample
-from ._several import Several, place_of, read_names, with_names
 
 
-class Sequential(Several):
-    """Layers one behind another, each reading what the one before it gives; itself a layer, which streams if they all
-    do.
+class Sequential(Composite):
+    """Layers one after another, each reading the outputs of the one before it; itself a layer, which streams if they
+    all do.
 
-    Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, gives the layers names: the
+    Its state is the tuple of theirs, in the same order. A dictionary, or a list of pairs, names the layers: the
     state is then a dictionary by those names, `net["rnn"]` is the layer, and `layers['rnn'].W` the path of a weight.
     Such networks nest. A slice, `net[:2]`, is the `Sequential` of the layers in it.
 
     Whatever is no sequence layer (`eqx.nn.LayerNorm(8)`, `jnp.tanh`) is applied to every sample, as
-    [`PerSample`][sequinox.layers.PerSample]. Behind a layer that pools over time only layers without memory may stand:
+    [`PerSample`][sequinox.layers.PerSample]. After a layer that pools over time only layers without memory may come:
     they read the pooled output.
 
     ??? example
@@ -50,16 +50,16 @@ class Sequential(Several):
     n_in: int | None = eqx.field(static=True)
     n_out: int | None = eqx.field(static=True)
 
-    def __init__(self, layers: Any, *misplaced: Misplaced):
+    def __init__(self, layers: LayerList, *misplaced: Misplaced):
         """
         Arguments:
             layers: at least one; sequence layers, Equinox modules, or functions of one sample. A list or a tuple; with
                 names a dictionary, in whose order they run, or a list of pairs `(name, layer)`. A dictionary inside
-                stands for a `Sequential` of it.
+                becomes a `Sequential` of it.
 
         Raises:
-            TypeError, ValueError: if there is none, if a layer does not fit the width that the one before it gives, if
-                a layer with memory stands behind one that pools, or if names are no strings or not all different.
+            TypeError, ValueError: if there is none, if a layer does not fit the width of the one before it, if a
+                layer with memory comes after one that pools, or if names are no strings or not all different.
         """
         names, several = read_names(layers, "Sequential", misplaced)
         fitted: list[SequenceLayer] = []
@@ -81,7 +81,7 @@ class Sequential(Several):
             fitted.append(layer)
             width = width_behind(layer, width)
         self.layers = with_names(names, fitted)
-        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not la._keeps_width), None)
+        self.n_in = next((la.n_in for la in fitted if la.n_in is not None or not la.keeps_width), None)
         self.n_out = width
 
     @property
@@ -95,8 +95,8 @@ class Sequential(Several):
         return composed_field(layer.receptive_field for layer in self.layers)
 
     @property
-    def _keeps_width(self) -> bool:
-        return all(layer._keeps_width for layer in self.layers)
+    def keeps_width(self) -> bool:
+        return all(layer.keeps_width for layer in self.layers)
 
     def _of(self, layers: tuple[SequenceLayer, ...]) -> "Sequential":
         return Sequential(layers)
@@ -111,23 +111,35 @@ class Sequential(Several):
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         states = []
-        for layer, s, k in zip(self.layers, self._apart(state), split_key(key, len(self.layers)), strict=True):
+        for layer, s, k in zip(self.layers, self._split_state(state), split_key(key, len(self.layers)), strict=True):
             x, s = layer.step(x, s, key=k)
             states.append(s)
-        return x, self._together(states)
+        return x, self._join_state(states)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:
+        run = lambda layer, xs, s, key: layer.unroll(xs, s, mask=mask, resets=resets, key=key)
+        return self._run([run] * len(self.layers), xs, state, key)
+
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+    ) -> tuple[Array, State]:
+        def run(layer: SequenceLayer, xs: Array, s: State, key: Array | None, start: State) -> tuple[Array, State]:
+            xs = xs if mask is None else select(mask, xs, layer._filler(xs))
+            return layer._unroll_from(xs, s, mask, resets, key, start)
+
+        return self._run([partial(run, start=s) for s in self._split_state(start)], xs, state, key)
+
+    def _run(self, runs: Sequence[Callable], xs: Array, state: State, key: Array | None) -> tuple[Array, State]:
+        """The layers one after another, `runs[i](layer, xs, state, key)` each; after a pooled output by steps."""
         states, pooled = [], False
-        for layer, s, k in zip(self.layers, self._apart(state), split_key(key, len(self.layers)), strict=True):
-            if pooled:
-                xs, s = layer.step(xs, s, key=k)
-            else:
-                xs, s = layer.unroll(xs, s, mask=mask, resets=resets, key=k)
-                pooled = layer.pools
+        keys = split_key(key, len(self.layers))
+        for layer, run, s, k in zip(self.layers, runs, self._split_state(state), keys, strict=True):
+            xs, s = layer.step(xs, s, key=k) if pooled else run(layer, xs, s, k)
+            pooled = pooled or layer.pools
             states.append(s)
-        return xs, self._together(states)
+        return xs, self._join_state(states)
 
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         pooled = False
@@ -141,14 +153,14 @@ class Sequential(Several):
 
 
 def width_behind(layer: SequenceLayer, width: int | None) -> int | None:
-    """The width that a layer gives for samples of `width`; None where it cannot be told."""
-    return layer.n_out if layer.n_out is not None else width if layer._keeps_width else None
+    """The width of a layer's outputs for samples of `width`; None if that is not known."""
+    return layer.n_out if layer.n_out is not None else width if layer.keeps_width else None
 
 
-def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
-    """What stands in a composed layer, as a layer that knows the width of its samples if that is known."""
+def as_layer(given: LayerLike, width: int | None, where: str) -> SequenceLayer:
+    """What a composed layer is given, as a layer that knows the width of its samples if that is known."""
     if isinstance(given, SequenceLayer):
-        if width is None or given.n_in is not None or given._sample_ndim == 0:
+        if width is None or given.n_in is not None or given.reads_tokens:
             return given
         return given.with_width(width)
     if isinstance(given, dict):
@@ -158,7 +170,7 @@ def as_layer(given: Any, width: int | None, where: str) -> SequenceLayer:
     if not callable(given) or inspect.isclass(given):
         raise TypeError(f"{where} must be a layer, an Equinox module or a function, got {given!r}")
     layer = PerSample(given)
-    return layer if layer.n_in is not None or layer._sample_ndim == 0 or width is None else PerSample(given, width)
+    return layer if layer.n_in is not None or layer.reads_tokens or width is None else PerSample(given, width)
 
 
 def split_key(key: Array | None, n: int) -> Sequence[Array | None]:

@@ -1,4 +1,4 @@
-"""Depth: layers of one configuration that are compiled once."""
+"""Depth: layers of one configuration, compiled once for all."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_tuple, float_dtype
-from .._layer import SequenceLayer, composed_field
+from .._checks import batch_shape, float_dtype
+from .._layer import SequenceLayer, composed_field, select
 from .._types import BatchShape, DType, State
 
 
 class Stack(SequenceLayer):
-    """Layers of one configuration, one behind another: as a `Sequential` of them, but compiled once for all.
+    """Layers of one configuration, one after another: as a `Sequential` of them, but compiled once for all.
 
     Their arrays are stacked along a new leading axis, and `jax.lax.scan` walks over them in `forward` and `unroll`, so
     that compilation takes no longer for many layers than for one. `stack.layer` holds the stacked arrays. The state is
@@ -41,7 +41,7 @@ class Stack(SequenceLayer):
     def __init__(self, layers: Sequence[SequenceLayer]):
         """
         Arguments:
-            layers: at least one, all of the same class, sizes and options, which give what they get: `n_out == n_in`.
+            layers: at least one, all of the same class, sizes and options, which keep the width: `n_out == n_in`.
 
         Raises:
             TypeError: if one is not a sequence layer.
@@ -56,7 +56,7 @@ class Stack(SequenceLayer):
             if not isinstance(layer, SequenceLayer):
                 raise TypeError(f"Stack: layers[{i}] must be a sequence layer, got {layer!r}")
         first = layers[0]
-        if first.n_in != first.n_out or first.pools or first._sample_ndim != 1:
+        if first.n_in != first.n_out or first.pools or first.reads_tokens:
             raise ValueError(
                 f"Stack: layers must give samples of the width that they read, got {type(first).__name__} "
                 f"with n_in {first.n_in} and n_out {first.n_out}" + (", which pools over time" if first.pools else "")
@@ -82,8 +82,9 @@ class Stack(SequenceLayer):
         return composed_field(self.layer.receptive_field for _ in range(self.depth))
 
     @property
-    def _lacks_width(self) -> bool:
-        return self.layer._lacks_width
+    def inside(self) -> tuple[SequenceLayer, ...]:
+        """`layer`, in which the arrays of all are, for each of them."""
+        return (self.layer,) * self.depth
 
     def with_width(self, n_in: int) -> "Stack":
         """The same layers for samples of a given width."""
@@ -124,23 +125,28 @@ class Stack(SequenceLayer):
     ) -> tuple[Array, tuple[State, ...]]:
         return _scan(self, xs, state, mask, resets, key)
 
+    def _unroll_from(
+        self,
+        xs: Array,
+        state: tuple[State, ...],
+        mask: Array | None,
+        resets: Array,
+        key: Array | None,
+        start: tuple[State, ...],
+    ) -> tuple[Array, tuple[State, ...]]:
+        return _scan(self, xs, state, mask, resets, key, start)
+
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
         return _scan(self, xs, None, mask, resets, key)[0]
+
+    def _split_state(self, state: tuple[State, ...]) -> tuple[State, ...]:
+        return state
 
     def _filler(self, x: Array) -> Array:
         return self.layer._filler(x)
 
     def _remember(self, state: tuple[State, ...], memory: Array, mask: Array | None) -> tuple[State, ...]:
         return tuple(layer._remember(s, memory, mask) for layer, s in zip(self, state, strict=True))
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> tuple[State, ...]:
-        parts = check_tuple(state, self.depth, where)
-        states = [self.layer._conform_state(s, batch, dtype, f"{where}[{i}]") for i, s in enumerate(parts)]
-        kinds = [jax.tree.map(lambda a: (a.shape, a.dtype), s) for s in states]
-        for i in range(1, self.depth):
-            if jax.tree.structure(states[i]) != jax.tree.structure(states[0]) or kinds[i] != kinds[0]:
-                raise ValueError(f"{where} must be of one kind and shape in all layers, but [{i}] differs from [0]")
-        return tuple(states)
 
 
 @eqx.filter_jit  # so that calls outside `jit` are compiled once, too
@@ -151,18 +157,32 @@ def _scan(
     mask: Array | None,
     resets: Array | None,
     key: Array | None,
+    starts: tuple[State, ...] | None = None,
 ) -> tuple[Array, Any]:
-    """A stretch, or without states a whole sequence, through all layers."""
+    """A stretch, or without states a whole sequence, through all layers; resets go to `starts`, if they are given."""
     arrays, rest = eqx.partition(stack.layer, eqx.is_array)
     keys = None if key is None else jax.random.split(key, stack.depth)
 
     def body(xs: Array, inputs: Any) -> tuple[Array, State]:
-        arrays, s, k = inputs
+        arrays, s, k, start = inputs
         layer = eqx.combine(arrays, rest)
         if states is None:
             return layer.forward(xs, mask=mask, resets=resets, key=k), ()
-        return layer.unroll(xs, s, mask=mask, resets=resets, key=k)
+        if starts is None:
+            return layer.unroll(xs, s, mask=mask, resets=resets, key=k)
+        xs = xs if mask is None else select(mask, xs, layer._filler(xs))
+        return layer._unroll_from(xs, s, mask, resets, k, start)
 
-    stacked = () if states is None else jax.tree.map(lambda *a: jnp.stack(a), *states)
-    ys, stacked = jax.lax.scan(body, xs, (arrays, stacked, keys), length=stack.depth)
+    ys, stacked = jax.lax.scan(body, xs, (arrays, _stacked(states), keys, _stacked(starts)), length=stack.depth)
     return ys, tuple(jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(stack.depth))
+
+
+def _stacked(states: tuple[State, ...] | None) -> State:
+    """The states of all layers as one, with a new leading axis."""
+    if states is None:
+        return ()
+    kinds = [(jax.tree.structure(s), [(a.shape, a.dtype) for a in jax.tree.leaves(s)]) for s in states]
+    for i, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise ValueError(f"Stack: state must be of one kind and shape in all layers, but [{i}] differs from [0]")
+    return jax.tree.map(lambda *a: jnp.stack(a), *states)

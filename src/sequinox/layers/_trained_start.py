@@ -8,25 +8,25 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype, wide
-from .._layer import SequenceLayer
+from .._layer import S, SequenceLayer, grows
 from .._precision import KEEPS_FLOAT32, cast
 from .._types import BatchShape, DType, State
-from ._around import Around
-from ._given_start import has_growing, unroll_from
+from ._wrapper import Wrapper
 
 
-class TrainedStart(Around):
+class TrainedStart(Wrapper[S]):
     r"""A layer whose initial state is trained with its weights: every row starts there, at first and after a reset.
 
     $$
     s_0 = \theta
     $$
 
-    `start` is the initial state of one stream, as the layer's own `init_state` gives it, in float32 at least; its
+    `start` is the initial state of one stream, as the layer's own `init_state` returns it, in float32 at least; its
     floating-point arrays are parameters, and counts in it stay what they are. A state that is given to `unroll` or
     `step` takes its place.
 
-    After a reset, cells and `Sequential`s of cells run as fast as alone; other layers go sample by sample.
+    Where there are resets, cells run as fast as alone, also in `Sequential`, `Stack` and `Residual`; other layers go
+    sample by sample.
 
     Source: common practice, without a paper of its own.
 
@@ -43,10 +43,10 @@ class TrainedStart(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     start: Any = eqx.field(metadata=KEEPS_FLOAT32)
 
-    def __init__(self, layer: SequenceLayer):
+    def __init__(self, layer: SequenceLayer[S]):
         """
         Arguments:
             layer: a sequence layer that streams. In a `Bidirectional`, give each direction a trained start.
@@ -61,14 +61,14 @@ class TrainedStart(Around):
         if layer.offline_reason is not None:
             raise TypeError(f"{who}: layer must stream, and this one does not: {layer.offline_reason}")
         start = cast(layer.init_state((), layer.dtype), wide(float_dtype(layer.dtype, who)))
-        if has_growing(start):
+        if grows(start):
             raise ValueError(f"{who}: the state of layer has a cache in it that grows; it has no start to be trained")
         if not any(map(eqx.is_inexact_array, jax.tree.leaves(start))):
             raise ValueError(f"{who}: layer has nothing in its state that could be trained, got {type(layer).__name__}")
         self.layer, self.start = layer, start
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 
@@ -87,10 +87,6 @@ class TrainedStart(Around):
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, State]:
-        start = None
-        if resets is not None:
-            start = self.init_state(xs.shape[: self._time_axis(xs.ndim)], self._stream_dtype(xs))
-        return unroll_from(self.layer, xs, state, mask, resets, key, start)
-
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return SequenceLayer._forward(self, xs, mask, resets, key)
+        if resets is None:
+            return self.layer._unroll(xs, state, mask, None, key)
+        return self.layer._unroll_from(xs, state, mask, resets, key, self._initial(xs))

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import flag, size
-from .._drop import check_rate, draw_kept, dropped, need_key
+from .._checks import check_rate, flag, size
+from .._dropout import draw_kept, dropped, need_key
 from .._layer import select
 from .._types import BatchShape, DType
 from ._pooling import OfAnyWidth
@@ -57,7 +57,7 @@ class VariationalDropout(OfAnyWidth):
         """
         Arguments:
             p: the probability that a unit is dropped, in [0, 1).
-            n_in: width of a sample. May be left out where a `Sequential` or the samples tell it.
+            n_in: width of a sample. May be left out: a `Sequential` or the samples supply it.
             inference: whether it is off; `equinox.nn.inference_mode` turns it.
 
         Raises:

@@ -8,15 +8,14 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import flag, is_inexact
-from .._drop import check_rate, draw_kept, dropped, need_key
-from .._layer import SequenceLayer
-from .._types import State
+from .._checks import check_rate, flag, is_inexact
+from .._dropout import draw_kept, dropped, need_key
+from .._layer import S, SequenceLayer
 from ..recurrent import RecurrentCell
-from ._around import Around
+from ._wrapper import Wrapper
 
 
-class WeightDrop(Around):
+class WeightDrop(Wrapper[S]):
     r"""DropConnect on weights of a layer: in training, each number of a weight is zero at random.
 
     $$
@@ -47,14 +46,14 @@ class WeightDrop(Around):
         ```
     """
 
-    layer: SequenceLayer
+    layer: SequenceLayer[S]
     inference: bool
     p: float = eqx.field(static=True)
     weights: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
-        layer: SequenceLayer,
+        layer: SequenceLayer[S],
         p: float = 0.5,
         where: Callable[[Any], Any] | None = None,
         *,
@@ -71,8 +70,8 @@ class WeightDrop(Around):
 
         Raises:
             TypeError: if `layer` is no sequence layer, or `where` no function.
-            ValueError: if `p` is not in [0, 1); if there are no recurrent weights, or `where` gives none, or something
-                that is no floating-point array of the layer. On a call in training without a key, if `p` is not 0.
+            ValueError: if `p` is not in [0, 1); if there are no recurrent weights, or `where` returns none, or what is
+                no floating-point array of the layer. On a call in training without a key, if `p` is not 0.
         """
         if not isinstance(layer, SequenceLayer):
             raise TypeError(f"WeightDrop: layer must be a sequence layer, got {type(layer).__name__}")
@@ -82,11 +81,11 @@ class WeightDrop(Around):
         self.weights = _recurrent_weights(layer) if where is None else _chosen_weights(layer, where)
 
     @property
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer."""
         return self.layer
 
-    def _drawn(self, key: Array | None) -> tuple[SequenceLayer, Array | None]:
+    def _drop(self, key: Array | None) -> tuple[SequenceLayer[S], Array | None]:
         """The layer with its weights dropped, and a key for the layer itself."""
         if self.inference or self.p == 0:
             return self.layer, key
@@ -99,36 +98,31 @@ class WeightDrop(Around):
 
         return jax.tree_util.tree_map_with_path(drop, self.layer), key
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        layer, key = self._drawn(key)
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
+        layer, key = self._drop(key)
         return layer._step(x, state, key)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        layer, key = self._drawn(key)
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
+        layer, key = self._drop(key)
         return layer._unroll(xs, state, mask, resets, key)
 
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        layer, key = self._drop(key)
+        return layer._unroll_from(xs, state, mask, resets, key, start)
+
+    def _draw_once(self, key: Array | None) -> tuple[SequenceLayer, Array | None]:
+        if key is None:
+            return self, None
+        layer, key = self._drop(key)
+        return layer._draw_once(key)
+
     def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        layer, key = self._drawn(key)
+        layer, key = self._drop(key)
         return layer._forward(xs, mask, resets, key)
-
-
-def draw_weights(layer: SequenceLayer, key: Array | None) -> tuple[SequenceLayer, Array | None]:
-    """A layer in which every `WeightDrop` has drawn: for who goes through a stretch step by step."""
-    is_drop = lambda node: isinstance(node, WeightDrop)
-    if key is None or not any(map(is_drop, jax.tree.leaves(layer, is_leaf=is_drop))):
-        return layer, key
-
-    def drawn(node: Any) -> Any:
-        nonlocal key
-        if not is_drop(node):
-            return node
-        inner, key = node._drawn(key)
-        inner, key = draw_weights(inner, key)
-        return inner
-
-    return jax.tree.map(drawn, layer, is_leaf=is_drop), key
 
 
 def _name(path: Any) -> str:

@@ -8,10 +8,10 @@ from jaxtyping import Array
 
 from .._layer import SequenceLayer
 from .._types import ArrayLike, PRNGKey, State
-from ..layers._around import Around
+from ..layers._wrapper import Wrapper
 
 
-class EncoderDecoder(Around):
+class EncoderDecoder(Wrapper):
     """An encoder, and a decoder with cross-attention to the encoder's outputs.
 
     As a layer it reads the *target* sequence; the source is in its state. `state = model.encode(source)` reads the

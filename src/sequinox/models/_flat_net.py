@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax
 
-from .._checks import check_key, number, size
+from .._checks import check_key, check_rate, size
 from .._types import DType, PRNGKey
 from ..layers import Dense, Dropout, Flatten, MaxOverTime, MeanOverTime, PerSample, Sequential
 
@@ -126,8 +126,7 @@ def _head(
     d_hidden, n_out = size(d_hidden, who, "d_hidden"), size(n_out, who, "n_out")
     if not callable(activation):
         raise TypeError(f"{who}: activation must be a function such as jax.nn.relu, got {activation!r}")
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    check_rate(dropout, who, "dropout")
     first, second = jax.random.split(check_key(key, who))
     hidden = [Dense(width, d_hidden, first, dtype=dtype), PerSample(activation)]
     return Sequential(

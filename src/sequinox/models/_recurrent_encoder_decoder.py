@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import batch_shape, check_key, check_tuple, flag, float_dtype, number, size
-from .._layer import SequenceLayer
+from .._checks import batch_shape, check_key, check_rate, check_tuple, flag, float_dtype, size
+from .._layer import SequenceLayer, grows
 from .._types import ArrayLike, BatchShape, DType, PRNGKey, State
 from ..attention import MultiHeadCrossAttention
 from ..layers import Bidirectional, BidirectionalState, Dense, Dropout, Parallel, PerSample, Sequential
-from ..layers._given_start import has_growing, unroll_from
 from ._encoder_decoder import check_parts
 from ._recurrent_net import cell_maker
 
@@ -27,6 +26,11 @@ class SourceState(NamedTuple):
     """The decoder's state now."""
     head: State
     """The head's state, with what its attention reads."""
+
+    def as_given(self, given: Any, where: str) -> "SourceState":
+        """What a given state is to be like, where a layer begins with this: with a source read, or without."""
+        encoded = check_tuple(given, 3, where, SourceState)[0]
+        return self if isinstance(encoded, tuple) and encoded == () else self._replace(encoded=self.decoder)
 
 
 class RecurrentEncoderDecoder(SequenceLayer):
@@ -88,7 +92,7 @@ class RecurrentEncoderDecoder(SequenceLayer):
             raise ValueError(f"{who}: head takes samples of width {head.n_in}, but decoder returns {decoder.n_out}")
         states = [jax.eval_shape(lambda la=la: _concatenated(la.init_state())) for la in (encoder, decoder)]
         shapes = [jax.tree.map(lambda a: f"{a.dtype}{list(a.shape)}", s) for s in states]
-        if shapes[0] != shapes[1] or has_growing(states[1]) or not jax.tree.leaves(states[1]):
+        if shapes[0] != shapes[1] or grows(states[1]) or not jax.tree.leaves(states[1]):
             raise ValueError(
                 f"{who}: the state of decoder must be like that of encoder, from which it starts: arrays of fixed "
                 f"shapes, at least one; encoder has {shapes[0]}, decoder {shapes[1]}"
@@ -114,7 +118,7 @@ class RecurrentEncoderDecoder(SequenceLayer):
         """
         memory, last = self.encoder.unroll(source, mask=mask, resets=resets, key=key)
         batch = memory.shape[:-2]
-        last = self.decoder._conform_state(_concatenated(last), batch, memory.dtype, "RecurrentEncoderDecoder.encode")
+        last = self.decoder._resolve_state(_concatenated(last), batch, memory.dtype, "RecurrentEncoderDecoder.encode")
         head = self.head.init_state(batch, memory.dtype)
         mask = None if mask is None else jnp.asarray(mask)
         return SourceState(last, last, self.head._remember(head, memory, mask))
@@ -136,20 +140,14 @@ class RecurrentEncoderDecoder(SequenceLayer):
         return self.head.pools
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return self.decoder, self.head
+
+    def _split_state(self, state: SourceState) -> tuple[State, State]:
+        return state.decoder, state.head
 
     def _filler(self, x: Array) -> Array:
         return self.decoder._filler(x)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> SourceState:
-        encoded, decoder, head = check_tuple(state, 3, where, SourceState)
-        read = not (isinstance(encoded, tuple) and encoded == ())
-        return SourceState(
-            self.decoder._conform_state(encoded, batch, dtype, f"{where}.encoded") if read else (),
-            self.decoder._conform_state(decoder, batch, dtype, f"{where}.decoder"),
-            self.head._conform_state(head, batch, dtype, f"{where}.head"),
-        )
 
     def _step(self, x: Array, state: SourceState, key: Array | None) -> tuple[Array, SourceState]:
         own, others = self._keys(state, key)
@@ -161,7 +159,10 @@ class RecurrentEncoderDecoder(SequenceLayer):
         self, xs: Array, state: SourceState, mask: Array | None, resets: Array | None, key: Array | None
     ) -> tuple[Array, SourceState]:
         own, others = self._keys(state, key)
-        hs, decoder = unroll_from(self.decoder, xs, state.decoder, mask, resets, own, state.encoded)
+        if resets is None:
+            hs, decoder = self.decoder._unroll(xs, state.decoder, mask, None, own)
+        else:
+            hs, decoder = self.decoder._unroll_from(xs, state.decoder, mask, resets, own, state.encoded)
         ys, head = self.head.unroll(hs, state.head, mask=mask, resets=resets, key=others)
         return ys, SourceState(state.encoded, decoder, head)
 
@@ -262,8 +263,7 @@ def recurrent_encoder_decoder(
     n_layers, make, dtype = size(n_layers, who, "n_layers"), cell_maker(cell, who), float_dtype(dtype, who)
     d_embed = n_hidden if d_embed is None else size(d_embed, who, "d_embed")
     tokens, attention = flag(tokens, who, "tokens"), flag(attention, who, "attention")
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    check_rate(dropout, who, "dropout")
     directions = 1 + flag(bidirectional, who, "bidirectional")
     if n_hidden % directions:
         raise ValueError(f"{who}: n_hidden must be even, half for each direction of the encoder, got {n_hidden}")

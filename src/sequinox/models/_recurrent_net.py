@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from .._checks import check_key, flag, number, size
+from .._checks import check_key, check_rate, flag, size
 from .._layer import SequenceLayer
 from .._types import DType, PRNGKey
 from ..layers import Bidirectional, Dense, Dropout, LastStep, MeanOverTime, Pointwise, Residual, Sequential
@@ -84,8 +84,7 @@ def recurrent_net(
     make = cell_maker(cell, who)
     if pool not in ("last", "mean", None):
         raise ValueError(f'{who}: pool must be "last", "mean" or None, got {pool!r}')
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    check_rate(dropout, who, "dropout")
     residual, layer_norm = flag(residual, who, "residual"), flag(layer_norm, who, "layer_norm")
     directions = 1 + flag(bidirectional, who, "bidirectional")
     *cell_keys, head_key = jax.random.split(check_key(key, who), n_layers * directions + 1)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax
 
-from .._checks import check_key, float_dtype, number, size
+from .._checks import check_key, check_rate, float_dtype, size
 from .._layer import SequenceLayer
 from .._types import DType, PRNGKey
 from ..convolution import TemporalBlock
@@ -71,8 +71,7 @@ def temporal_conv_net(
     kernel_size = size(kernel_size, who, "kernel_size")
     if pool not in ("last", "mean", None):
         raise ValueError(f'{who}: pool must be "last", "mean" or None, got {pool!r}')
-    if not 0 <= number(dropout, who, "dropout") < 1:
-        raise ValueError(f"{who}: dropout must be at least 0 and less than 1, got {dropout}")
+    check_rate(dropout, who, "dropout")
     *keys, k_head = jax.random.split(check_key(key, who), len(widths) + 1)
     layers: list[SequenceLayer] = []
     for i, (n, k) in enumerate(zip(widths, keys, strict=True)):

@@ -1,7 +1,5 @@
 """A language model whose readout is its embedding."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ from jaxtyping import Array
 
 from .._checks import check_key, float_dtype, size
 from .._layer import SequenceLayer
-from .._linear import apply_weight_to_rows
+from .._linear import apply_affine
 from .._types import BatchShape, DType, PRNGKey, State
 from ..layers import PerSample
 
@@ -74,8 +72,11 @@ class TiedReadout(SequenceLayer):
         return self.body.receptive_field
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return self.embedding, self.body
+
+    def _split_state(self, state: State) -> tuple[State, State]:
+        return (), state
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
         """The body's."""
@@ -85,8 +86,7 @@ class TiedReadout(SequenceLayer):
         return self.embedding.apply(tokens, None)
 
     def _logits(self, h: Array) -> Array:
-        rows = h.reshape(1, -1, h.shape[-1]) if h.size else h.reshape(1, 0, h.shape[-1])
-        return apply_weight_to_rows(self.embedding.function.weight, rows).reshape(*h.shape[:-1], self.n_out)
+        return apply_affine(self.embedding.function.weight, h)
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         h, state = self.body.step(self._read(x), state, key=key)
@@ -103,6 +103,3 @@ class TiedReadout(SequenceLayer):
 
     def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
         return self.body._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.body._conform_state(state, batch, dtype, where)

@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 
-from .._checks import check_key, flag, float_dtype, size
+from .._checks import check_key, check_rate, flag, float_dtype, size
 from .._layer import SequenceLayer
 from .._types import DType, PRNGKey
 from ..attention import AddLearnedPositions, AddPositions, Rotary, TransformerBlock
-from ..attention._heads import check_dropout
 from ..attention._transformer_block import make_norm
 from ..layers import Dense, Dropout, LastStep, MeanOverTime, PerSample, Remat, Sequential, Stack
 from ._encoder_decoder import EncoderDecoder
@@ -90,9 +89,9 @@ def transformer_encoder(
     dtype, n_out = float_dtype(dtype, who), size(n_out, who, "n_out")
     blocks = {"n_heads": n_heads, "d_ff": d_ff, "norm": norm, "dropout": dropout, **options}
     body = _Body(who, d_model, n_layers, max_len, positions, scan_layers, remat, dtype, blocks)
-    pooling = [] if pool is None else [MeanOverTime() if pool == "mean" else LastStep()]
-    head = Dense(d_model, n_out, k_out, dtype=dtype)
-    return Sequential([body.reader(n_in, tokens, k_in), *body.layers(k_body), *pooling, head])
+    layers = [body.reader(n_in, tokens, k_in), *body.layers(k_body)]
+    layers += [] if pool is None else [MeanOverTime() if pool == "mean" else LastStep()]
+    return Sequential([*layers, Dense(d_model, n_out, k_out, dtype=dtype)])
 
 
 def transformer_decoder(
@@ -232,6 +231,7 @@ def encoder_decoder(
     """
     who = "encoder_decoder"
     k_in, k_encoder, k_decoder = jax.random.split(check_key(key, who), 3)
+    n_out = size(n_out, who, "n_out")
     if options.keys() & {"causal", "cross", "d_memory"}:
         raise ValueError(f"{who}: causal, cross and d_memory follow from what it is made of; they are no options")
     blocks = {"n_heads": n_heads, "d_ff": d_ff, "norm": norm, "dropout": dropout, **options}
@@ -269,7 +269,7 @@ class _Body(NamedTuple):
         n_layers, d_model = size(self.n_layers, who, "n_layers"), size(self.d_model, who, "d_model")
         max_len = None if self.max_len is None else size(self.max_len, who, "max_len")
         scan_layers, remat = flag(self.scan_layers, who, "scan_layers"), flag(self.remat, who, "remat")
-        options = {**self.blocks, "dropout": check_dropout(self.blocks["dropout"], who), "dtype": dtype}
+        options = {**self.blocks, "dropout": check_rate(self.blocks["dropout"], who, "dropout"), "dtype": dtype}
         k_positions, *keys = jax.random.split(key, n_layers + 1)
         layers: list[SequenceLayer] = []
         if "rotary" in options:

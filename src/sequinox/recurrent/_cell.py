@@ -11,17 +11,16 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype
-from .._layer import SequenceLayer
-from .._linear import make_weight
-from .._types import BatchShape, DType, Initializer, PRNGKey, State
+from .._layer import S, SequenceLayer
+from .._types import BatchShape, DType, PRNGKey, State
 from ._engine import Flags, unroll_fused, unroll_scan
-from ._plan import Affine, Unserved, affine, run
+from ._plan import Affine, NotFusable, affine, call_transition
 
 Implementation: TypeAlias = Literal["scan", "fused"] | None
 """How a cell is unrolled: see [`RecurrentCell`][sequinox.recurrent.RecurrentCell]."""
 
 
-class RecurrentCell(SequenceLayer):
+class RecurrentCell(SequenceLayer[S]):
     """A recurrent layer given by what it does with one sample.
 
     A cell is its arrays, `start` (the state before the first sample) and `transition` (one sample, as the paper prints
@@ -40,16 +39,15 @@ class RecurrentCell(SequenceLayer):
     implementation: ClassVar[Implementation] = None
 
     @abc.abstractmethod
-    def start(self, dtype: DType) -> State:
+    def start(self, dtype: DType) -> S:
         """The state before the first sample, for one stream: vectors."""
 
     @abc.abstractmethod
-    def transition(self, affine: Affine, x: Array, state: Any) -> tuple[Array, State]:
+    def transition(self, affine: Affine, x: Array, state: S) -> tuple[Array, S]:
         """One sample: the output and the next state.
 
         Arguments:
-            affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` standing for `W @ v` and an array for
-                itself.
+            affine: `affine(*terms)` is the sum of its terms, a pair `(W, v)` means `W @ v`, an array itself.
             x: the sample, `" n_in"`.
             state: the state before it, of the structure of `start`.
 
@@ -80,7 +78,7 @@ class RecurrentCell(SequenceLayer):
         """Width of the output: that of the hidden state."""
         return self.n_hidden
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
         """The state before the first sample.
 
         Arguments:
@@ -94,8 +92,8 @@ class RecurrentCell(SequenceLayer):
         one = self.start(float_dtype(self.dtype if dtype is None else dtype, f"{type(self).__name__}.init_state"))
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (*axes, *a.shape)), one)
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        batch, transition = x.shape[:-1], partial(run, type(self).transition, self, affine)
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
+        batch, transition = x.shape[:-1], partial(call_transition, type(self).transition, self, affine)
         if not batch:
             y, state = transition(x, state, self.noise(key, (), x.dtype))
             return y.astype(x.dtype), state
@@ -105,10 +103,15 @@ class RecurrentCell(SequenceLayer):
         return apart(y.astype(x.dtype)), jax.tree.map(apart, state)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
-        init = None if mask is None and resets is None else self.init_state(xs.shape[:-2], xs.dtype)
-        return _unroll_jitted(self, xs, state, mask, resets, init, key)
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
+        start = None if mask is None and resets is None else self._initial(xs)
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
+
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        return _unroll_jitted(self, xs, state, mask, resets, start, key)
 
 
 @eqx.filter_jit
@@ -121,7 +124,7 @@ def _unroll_jitted(
     init: State,
     key: Array | None,
 ) -> tuple[Array, State]:
-    """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop anew."""
+    """Batch axes merged into one, time first. Jitted, so that calls outside of `jit` do not trace the loop again."""
     batch, n = xs.shape[:-2], xs.ndim - 2
     rows = partial(_merge, n=n)
     mask, resets, xs = jax.tree.map(lambda a: jnp.swapaxes(rows(a), 0, 1), (mask, resets, xs))
@@ -131,7 +134,7 @@ def _unroll_jitted(
     if cell.implementation != "scan" and xs.size:
         try:
             ys, final = unroll_fused(*args)
-        except Unserved as reason:
+        except NotFusable as reason:
             if cell.implementation == "fused":
                 raise ValueError(f'{type(cell).__name__}: implementation="fused" does not serve it: {reason}') from None
             ys, final = unroll_scan(*args)
@@ -151,14 +154,3 @@ def check_implementation(value: Any, who: str) -> Implementation:
     if value not in ("scan", "fused", None):
         raise ValueError(f'{who}: implementation must be "scan", "fused" or None, got {value!r}')
     return value
-
-
-def make_weights(
-    key: PRNGKey, shapes: dict[str, tuple[int, int]], initializer: Initializer, dtype: DType, who: str
-) -> dict[str, Array]:
-    """Weights `(n_out, n_in)` by name, each from a key of its own."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: make_weight(k, shape, initializer, dtype, who)
-        for (name, shape), k in zip(shapes.items(), keys, strict=True)
-    }

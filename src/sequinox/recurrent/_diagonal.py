@@ -1,7 +1,6 @@
 """The base class of layers whose state follows a diagonal linear recurrence."""
 
 import abc
-import math
 from typing import Any
 
 import equinox as eqx
@@ -9,13 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._checks import batch_shape, float_dtype, wide
-from .._layer import SequenceLayer
-from .._linear import apply_weight, apply_weight_to_rows
+from .._layer import S, SequenceLayer
 from .._types import BatchShape, DType, State
 from ._diagonal_scan import CHUNK, ComplexPair, Method, Numbers, scan_numbers, times
 
 
-class DiagonalRecurrence(SequenceLayer):
+class DiagonalRecurrence(SequenceLayer[S]):
     r"""A layer whose state follows a diagonal linear recurrence.
 
     $$
@@ -60,10 +58,10 @@ class DiagonalRecurrence(SequenceLayer):
         for all samples.
         """
 
-    def readout(self, h: Any, x: Array) -> Array:
+    def readout(self, h: S, x: Array) -> Array:
         """The outputs `"*axes n_out"` of new states, in the dtype of the samples, and samples. Default: the states."""
         del x
-        return h
+        return h  # pyright: ignore[reportReturnType]
 
     @property
     def is_complex(self) -> bool:
@@ -108,26 +106,16 @@ class DiagonalRecurrence(SequenceLayer):
 
     def _readout(self, h: Numbers, x: Array) -> Array:
         h = tuple(v.astype(x.dtype) for v in h)
-        return self.readout(ComplexPair(*h) if self.is_complex else h[0], x)
+        state: Any = ComplexPair(*h) if self.is_complex else h[0]
+        return self.readout(state, x)
 
 
 @eqx.filter_jit
 def _unroll_jitted(
     layer: DiagonalRecurrence, xs: Array, state: State, mask: Array | None, resets: Array | None
 ) -> tuple[Array, State]:
-    """Jitted, so that calls outside of `jit` do not trace it anew."""
+    """Jitted, so that calls outside of `jit` do not trace it again."""
     a, b = layer._coefficients(xs)
     h0 = state if layer.is_complex else (state,)
     hs, last = scan_numbers(a, b, h0, mask, resets, layer.method, CHUNK)
     return layer._readout(hs, xs), ComplexPair(*last) if layer.is_complex else last[0]
-
-
-def project(W: Array, x: Array, b: Array | None = None) -> Array:
-    """`W x + b` for samples with any leading axes."""
-    if x.ndim == 1:
-        y = apply_weight(W, x)
-    else:
-        y = apply_weight_to_rows(W, x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])).reshape(
-            *x.shape[:-1], W.shape[0]
-        )
-    return y if b is None else y + jnp.broadcast_to(b, y.shape)

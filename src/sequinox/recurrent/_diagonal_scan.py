@@ -6,11 +6,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from .._checks import check_flags, size
+from .._checks import check_array, check_flags, size
+from .._types import ArrayLike
 
 Method: TypeAlias = Literal["sequential", "chunked", "associative"] | None
 """How a diagonal recurrence is run: see [`diagonal_scan`][sequinox.recurrent.diagonal_scan]."""
@@ -55,12 +55,12 @@ class _Steps(NamedTuple):
 
 
 def diagonal_scan(
-    a: Any,
-    b: Any,
-    h0: Any = None,
+    a: ArrayLike | tuple[ArrayLike, ArrayLike],
+    b: ArrayLike | tuple[ArrayLike, ArrayLike],
+    h0: ArrayLike | tuple[ArrayLike, ArrayLike] | None = None,
     *,
-    mask: Any = None,
-    resets: Any = None,
+    mask: ArrayLike | None = None,
+    resets: ArrayLike | None = None,
     method: Method = None,
     chunk: int = CHUNK,
 ) -> tuple[Any, Any]:
@@ -87,7 +87,7 @@ def diagonal_scan(
             give [`ComplexPair(re, im)`][sequinox.recurrent.ComplexPair] here, in `b` and in `h0`.
         b: what is added, `"*batch time n_hidden"`.
         h0: the state before the first step, `"*batch n_hidden"`; default: zeros.
-        mask: bool `"*batch time"`; where it is False, the state is held, bit by bit, whatever stands in `a` and `b`.
+        mask: bool `"*batch time"`; where it is False, the state is held, bit by bit, whatever is in `a` and `b`.
         resets: bool `"*batch time"`; where it is True, the step starts from zeros, whatever the state is. A reset on a
             masked step does nothing.
         method: `"sequential"`, `"chunked"`, `"associative"` or None (chosen).
@@ -110,12 +110,12 @@ def diagonal_scan(
 
         ```
     """
-    a, b, h0, pair = _check_numbers(a, b, h0)
-    shape = b[0].shape[:-1]
+    factors, terms, first, pair = _check_numbers(a, b, h0)
+    shape = terms[0].shape[:-1]
     mask = check_flags(mask, shape, "diagonal_scan", "mask")
     resets = check_flags(resets, shape, "diagonal_scan", "resets")
     method = check_method(method, "diagonal_scan")
-    hs, last = scan_numbers(a, b, h0, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
+    hs, last = scan_numbers(factors, terms, first, mask, resets, method, size(chunk, "diagonal_scan", "chunk"))
     return (ComplexPair(*hs), ComplexPair(*last)) if pair else (hs[0], last[0])
 
 
@@ -131,7 +131,7 @@ def scan_numbers(
     holds = None if mask is None else column(~mask)
     fresh = column(resets if mask is None or resets is None else resets & mask)
     still = _either(holds, fresh)
-    if still is not None and a[0].ndim == b[0].ndim:  # what stands there is not read, nor multiplied by a zero
+    if still is not None and a[0].ndim == b[0].ndim:  # what is there is not read, nor multiplied by zero
         a = tuple(jnp.where(still, 0, v) for v in a)
     if a[0].ndim != b[0].ndim:
         a = tuple(v.reshape((1,) * (b[0].ndim - 1) + v.shape) for v in a)
@@ -232,7 +232,7 @@ def _elements(steps: _Steps, b: Numbers, backwards: bool) -> tuple[Numbers, Numb
     if steps.holds is not None:  # the identity
         a = tuple(jnp.where(steps.holds, c, v) for c, v in zip((1, 0), a, strict=False))
     a = tuple(jnp.broadcast_to(v, b[0].shape) for v in a)
-    if backwards:  # from the step behind, and nothing from behind the last
+    if backwards:  # from the step after, and nothing from after the last
         a, fresh = jax.tree.map(
             lambda v: jnp.concatenate([v[..., 1:, :], jnp.zeros_like(v[..., :1, :])], -2), (a, fresh)
         )
@@ -240,11 +240,11 @@ def _elements(steps: _Steps, b: Numbers, backwards: bool) -> tuple[Numbers, Numb
 
 
 def _tree(elements: tuple[Numbers, Numbers, Array | None], backwards: bool) -> tuple[Numbers, Numbers, Array | None]:
-    return lax.associative_scan(_behind, elements, reverse=backwards, axis=elements[1][0].ndim - 2)
+    return lax.associative_scan(_compose, elements, reverse=backwards, axis=elements[1][0].ndim - 2)
 
 
-def _behind(one: tuple, two: tuple) -> tuple[Numbers, Numbers, Array | None]:
-    """Two maps, one behind the other."""
+def _compose(one: tuple, two: tuple) -> tuple[Numbers, Numbers, Array | None]:
+    """Two maps, one after the other."""
     (a1, b1, fresh1), (a2, b2, fresh2) = one, two
     b = tuple(n + v for n, v in zip(times(a2, b1), b2, strict=True))
     if fresh2 is None:
@@ -318,8 +318,7 @@ def _parts(value: Any, name: str, pair: bool) -> Numbers:
         shown = f"a tuple of {len(parts)}" if isinstance(value, tuple) else type(value).__name__
         raise TypeError(f"diagonal_scan: {name} must be {what}, got {shown}")
     for v in parts:
-        if not isinstance(v, jax.Array | np.ndarray):
-            raise TypeError(f"diagonal_scan: {name} must be a JAX or NumPy array, got {type(v).__name__}")
+        check_array(v, "diagonal_scan", name)
         if not jnp.issubdtype(v.dtype, jnp.floating):
             raise TypeError(f"diagonal_scan: {name} must be of a real floating dtype, got {v.dtype}")
     return tuple(map(jnp.asarray, parts))

@@ -6,7 +6,7 @@ through the function `affine` that it is handed. Two ways of unrolling it are bu
 `unroll_scan` hands it the plain `affine` and leaves derivatives to JAX, which accumulates the gradient of every weight
 inside the loop, one small product a step.
 
-`unroll_fused` looks at the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products
+`unroll_fused` traces the cell once (`make_plan`), to learn which weights meet which vectors. Going forward, products
 that share their vectors become one. For the derivative it is a `jax.custom_jvp` of the whole loop, in which every
 product's tangent `dW x + W dx + dU h + db` is formed for all time steps at once, outside the loop; inside, only `U dh`
 and the cell's elementwise part are left, the latter re-derived from the pre-activations that were kept, so that no
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._layer import fresh_steps, scan_time, select
 from .._linear import apply_weight_to_rows
-from ._plan import Plan, Term, Transition, affine, make_plan, run as run_transition, split_cell
+from ._plan import Plan, Term, Transition, affine, call_transition, make_plan, split_cell
 
 
 class Flags(NamedTuple):
@@ -52,11 +52,32 @@ def unroll_scan(
     def body(state: PyTree, inputs: Any) -> tuple[PyTree, Array]:
         x, noise, fresh, keep = inputs
         seen = state if fresh is None else select(fresh, flags.init, state)
-        y, after = jax.vmap(partial(run_transition, transition, cell, affine))(x, seen, noise)
+        y, after = jax.vmap(partial(call_transition, transition, cell, affine))(x, seen, noise)
         return (after if keep is None else select(keep, after, state)), y
 
     state, ys = scan_time(body, state, (xs, noise, *flags.per_step))
     return ys, state
+
+
+class Cell(NamedTuple):
+    """A cell taken apart: its transition, what that does with `affine`, and how to make the cell of its arrays."""
+
+    transition: Transition
+    plan: Plan
+    rebuild: Callable[[list[Array], list[Array]], Any]
+
+
+class Inputs(NamedTuple):
+    """All arrays that the loop reads, time leading where they have it; and all their tangents."""
+
+    leaves: list[Array]  # the cell's floating-point arrays
+    others: list[Array]  # its other arrays
+    xs: Array
+    state: PyTree
+    init: PyTree
+    noise: PyTree
+    fresh: Array | None
+    keep: Array | None
 
 
 class Kept(NamedTuple):
@@ -65,6 +86,26 @@ class Kept(NamedTuple):
     seen: PyTree  # the state that the transition saw
     pre: list[Array]  # pre-activations, by group
     computed: list[list[Array]]  # by group, the vectors that are neither the sample nor a leaf of the state
+
+
+class Step(NamedTuple):
+    """One step for all rows, as the backward pass replays it."""
+
+    x: Array
+    noise: PyTree
+    fresh: Array | None
+    keep: Array | None
+    kept: Kept
+
+
+class Varied(NamedTuple):
+    """What a replayed step is differentiated with respect to; None for what has no tangent."""
+
+    zs: list[Array]  # for every use of `affine`, what is added to its pre-activation: zeros
+    x: Array | None
+    state: list[Array]
+    init: list[Array] | None
+    direct: list[Array]  # the leaves that the cell also uses outside `affine`, once a row
 
 
 def _grouped(plan: Plan, leaves: list[Array]) -> tuple[list[list[Array]], list[Array | None]]:
@@ -88,14 +129,13 @@ def _join(arrays: list[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays)
 
 
-def _record(
-    transition: Transition, cell: Any, plan: Plan, grouped: tuple, x: Array, state: PyTree, noise: PyTree
-) -> tuple:
+def _record(cell: Cell, given: Inputs, grouped: tuple, x: Array, state: PyTree, noise: PyTree) -> tuple:
     """One sample's transition with its products grouped: output, next state, pre-activations, computed vectors."""
     weights, biases = grouped
-    pre: list[Any] = [None] * len(plan.groups)
-    computed: list[Any] = [None] * len(plan.groups)
-    calls = iter(plan.calls)
+    groups = cell.plan.groups
+    pre: list[Any] = [None] * len(groups)
+    computed: list[Any] = [None] * len(groups)
+    calls = iter(cell.plan.calls)
 
     def product(*terms: Term) -> Array:
         call = next(calls)
@@ -104,18 +144,18 @@ def _record(
             vectors = [t[1] for t in terms if isinstance(t, tuple)]
             bias = () if biases[g] is None else (biases[g],)
             pre[g] = affine(*zip(weights[g], vectors, strict=True), *bias)
-            computed[g] = [
-                v for v, known in zip(vectors, plan.groups[g], strict=True) if not known.is_x and known.leaf is None
-            ]
+            known = zip(vectors, groups[g], strict=True)
+            computed[g] = [v for v, kind in known if not kind.is_x and kind.leaf is None]
         return pre[g][call.rows]
 
-    y, state = run_transition(transition, cell, product, x, state, noise)
+    whole = cell.rebuild(given.leaves, given.others)
+    y, state = call_transition(cell.transition, whole, product, x, state, noise)
     return y, state, pre, computed
 
 
 @jax.custom_jvp
 def _replayed(pre: Array, z: Array, weights: list[Array], vectors: list[Array]) -> Array:
-    """The kept pre-activation, with the derivative of the product it came from: `z` stands for its outer part."""
+    """The kept pre-activation, with the derivative of the product it came from: `z` has its outer part."""
     del z, weights, vectors
     return pre
 
@@ -128,30 +168,29 @@ def _replayed_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _replay(
-    transition: Transition,
-    cell: Any,
-    plan: Plan,
-    leaves: list[Array],
-    pre: list,
-    zs: list,
+    cell: Cell,
+    given: Inputs,
+    pre: list[Array],
+    zs: list[Array],
     x: Array,
     state: PyTree,
+    direct: list[Array],
     noise: PyTree,
 ) -> tuple[Array, PyTree]:
     """One sample's transition from kept pre-activations: only its derivative is of interest."""
-    calls = iter(enumerate(plan.calls))
+    calls = iter(enumerate(cell.plan.calls))
 
     def product(*terms: Term) -> Array:
         i, call = next(calls)
         vectors = [t[1] for t in terms if isinstance(t, tuple)]
-        inner = [
-            (leaves[w], v)
-            for w, v, known in zip(call.weights, vectors, plan.groups[call.group], strict=True)
-            if not known.is_x
-        ]
+        each = zip(call.weights, vectors, cell.plan.groups[call.group], strict=True)
+        inner = [(given.leaves[w], v) for w, v, kind in each if not kind.is_x]
         return _replayed(pre[call.group][call.rows], zs[i], [w for w, _ in inner], [v for _, v in inner])
 
-    return run_transition(transition, cell, product, x, state, noise)
+    leaves = list(given.leaves)
+    for i, p in zip(cell.plan.direct, direct, strict=True):
+        leaves[i] = p
+    return call_transition(cell.transition, cell.rebuild(leaves, given.others), product, x, state, noise)
 
 
 def unroll_fused(
@@ -160,93 +199,86 @@ def unroll_fused(
     """Outputs `(time, rows, n_out)` and final state; weight gradients are deferred.
 
     Raises:
-        Unserved: if the cell does something with its weights that the engine does not follow.
+        NotFusable: if the cell does something with its weights that the engine does not follow.
     """
     one_noise = jax.tree.map(partial(_one, axes=2), noise)
     plan = make_plan(transition, cell, _one(xs, axes=2), jax.tree.map(_one, state), one_noise)
     leaves, others, rebuild = split_cell(cell)
-    run = _make_run(transition, plan, rebuild)
-    return run(leaves, others, xs, state, flags.init, noise, *flags.per_step)
+    run = _make_run(Cell(transition, plan, rebuild))
+    return run(Inputs(leaves, others, xs, state, flags.init, noise, *flags.per_step))
 
 
 def _one(a: Array, axes: int = 1) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(a.shape[axes:], a.dtype)
 
 
-def _make_run(transition: Transition, plan: Plan, rebuild: Callable) -> Callable:
+def _make_run(cell: Cell) -> Callable[[Inputs], tuple[Array, PyTree]]:
     """The loop as a function of everything it reads, with its derivative."""
 
-    def forward(leaves, others, xs, state, init, noise, fresh, keep, *, keep_all: bool) -> tuple:
-        record = jax.vmap(partial(_record, transition, rebuild(leaves, others), plan, _grouped(plan, leaves)))
-
-        def body(state: PyTree, inputs: Any) -> tuple[PyTree, Any]:
-            x, noise, fresh, keep = inputs
-            seen = state if fresh is None else select(fresh, init, state)
-            y, after, pre, computed = record(x, seen, noise)
-            after = after if keep is None else select(keep, after, state)
-            return after, (y, Kept(seen, pre, computed) if keep_all else None)
-
-        state, (ys, kept) = jax.lax.scan(body, state, (xs, noise, fresh, keep))
-        return ys, state, kept
-
     @jax.custom_jvp
-    def run(leaves, others, xs, state, init, noise, fresh, keep) -> tuple[Array, PyTree]:
-        ys, state, _ = forward(leaves, others, xs, state, init, noise, fresh, keep, keep_all=False)
-        return ys, state
+    def run(given: Inputs) -> tuple[Array, PyTree]:
+        ys, final, _ = _forward(cell, given, keep_all=False)
+        return ys, final
 
     @partial(run.defjvp, symbolic_zeros=True)
-    def run_jvp(primals: tuple, tangents: tuple) -> tuple:
-        leaves, others, xs, state, _, noise, fresh, keep = primals
-        dleaves, _, dxs, dstate, dinit, _, _, _ = tangents  # noise has no derivative
-        ys, final, kept = forward(*primals, keep_all=True)
-
-        # Parameters used elementwise get their gradient row by row, summed once at the end.
-        direct = [_to_rows(leaves[i], xs, state) for i in plan.direct]
-        ddirect = [_to_rows(_filled(dleaves[i]), xs, state) for i in plan.direct]
-        dinit = None if all(_is_zero(d) for d in jax.tree.leaves(dinit)) else _floats(_filled(dinit))
-
-        def body(dstate: list[Array], inputs: Any) -> tuple[list[Array], Array]:
-            x, dx, noise, fresh, keep, kept, dzs = inputs
-
-            def replay(
-                pre: list, zs: list, x: Array, seen: PyTree, direct: list[Array], noise: PyTree
-            ) -> tuple[Array, PyTree]:
-                mixed = list(leaves)
-                for i, p in zip(plan.direct, direct, strict=True):
-                    mixed[i] = p
-                return _replay(transition, rebuild(mixed, others), plan, leaves, pre, zs, x, seen, noise)
-
-            def step(zs: list, dx: Any, state: list, init: Any, direct: list) -> tuple[Array, list[Array]]:
-                state = _put_floats(state, kept.seen)
-                seen = state
-                if fresh is not None:
-                    seen = select(fresh, kept.seen if init is None else _put_floats(init, kept.seen), state)
-                y, after = jax.vmap(replay)(kept.pre, zs, x if dx is None else dx, seen, direct, noise)
-                return y, _floats(after if keep is None else select(keep, after, state))
-
-            # The state seen stands for the state before and, where the step starts afresh, for the initial one: the
-            # step is linear in whichever of them it does not take.
-            seen = _floats(kept.seen)
-            at = ([jnp.zeros_like(d) for d in dzs], x if plan.x_direct else None, seen, seen if dinit else None, direct)
-            _, (dy, dafter) = jax.jvp(step, at, (dzs, dx, dstate, dinit, ddirect))
-            return dafter, dy
-
-        dfinal, dys = jax.lax.scan(
-            jax.checkpoint(body, prevent_cse=False),
-            _floats(_filled(dstate)),
-            (
-                xs,
-                _filled(dxs) if plan.x_direct else None,
-                noise,
-                fresh,
-                keep,
-                kept,
-                _outer_tangents(plan, leaves, dleaves, xs, dxs, kept),
-            ),
-        )
+    def run_jvp(primals: tuple[Inputs], tangents: tuple[Inputs]) -> tuple:
+        (given,), (d,) = primals, tangents
+        ys, final, kept = _forward(cell, given, keep_all=True)
+        dys, dfinal = _tangents(cell, given, d, kept)
         return (ys, final), (dys, _put_floats(dfinal, jax.tree.map(_no_tangent, final)))
 
     return run
+
+
+def _forward(cell: Cell, given: Inputs, *, keep_all: bool) -> tuple[Array, PyTree, Kept | None]:
+    """Outputs, final state, and what the backward pass needs."""
+    record = jax.vmap(partial(_record, cell, given, _grouped(cell.plan, given.leaves)))
+
+    def body(state: PyTree, inputs: Any) -> tuple[PyTree, Any]:
+        x, noise, fresh, keep = inputs
+        seen = state if fresh is None else select(fresh, given.init, state)
+        y, after, pre, computed = record(x, seen, noise)
+        after = after if keep is None else select(keep, after, state)
+        return after, (y, Kept(seen, pre, computed) if keep_all else None)
+
+    state, (ys, kept) = jax.lax.scan(body, given.state, (given.xs, given.noise, given.fresh, given.keep))
+    return ys, state, kept
+
+
+def _tangents(cell: Cell, given: Inputs, d: Inputs, kept: Any) -> tuple[Array, list[Array]]:
+    """The tangents of outputs and final state, of `d` alone; noise has none."""
+    plan, (leaves, _, xs, state, _, noise, fresh, keep) = cell.plan, given
+    # Parameters used elementwise get their gradient row by row, summed once at the end.
+    direct = [_to_rows(leaves[i], xs, state) for i in plan.direct]
+    ddirect = [_to_rows(_filled(d.leaves[i]), xs, state) for i in plan.direct]
+    dinit = None if all(_is_zero(t) for t in jax.tree.leaves(d.init)) else _floats(_filled(d.init))
+
+    def body(dstate: list[Array], inputs: tuple[Step, Any, list[Array]]) -> tuple[list[Array], Array]:
+        step, dx, dzs = inputs
+        # The state seen stands for the state before and, where the step starts afresh, for the initial one: the step is
+        # linear in whichever of them it does not take.
+        seen = _floats(step.kept.seen)
+        zs = [jnp.zeros_like(dz) for dz in dzs]
+        at = Varied(zs, step.x if plan.x_direct else None, seen, seen if dinit else None, direct)
+        towards = Varied(dzs, dx, dstate, dinit, ddirect)
+        _, (dy, dafter) = jax.jvp(partial(_replay_step, cell, given, step), (at,), (towards,))
+        return dafter, dy
+
+    dxs = _filled(d.xs) if plan.x_direct else None
+    over = (Step(xs, noise, fresh, keep, kept), dxs, _outer_tangents(plan, leaves, d.leaves, xs, d.xs, kept))
+    dfinal, dys = jax.lax.scan(jax.checkpoint(body, prevent_cse=False), _floats(_filled(d.state)), over)
+    return dys, dfinal
+
+
+def _replay_step(cell: Cell, given: Inputs, step: Step, at: Varied) -> tuple[Array, list[Array]]:
+    """One step for all rows, as a function of what has tangents: the outputs and the state after it."""
+    kept = step.kept
+    state = seen = _put_floats(at.state, kept.seen)
+    if step.fresh is not None:
+        seen = select(step.fresh, kept.seen if at.init is None else _put_floats(at.init, kept.seen), state)
+    x = step.x if at.x is None else at.x
+    y, after = jax.vmap(partial(_replay, cell, given))(kept.pre, at.zs, x, seen, at.direct, step.noise)
+    return y, _floats(after if step.keep is None else select(step.keep, after, state))
 
 
 def _outer_tangents(plan: Plan, leaves: list[Array], dleaves: list, xs: Array, dxs: Any, kept: Kept) -> list[Array]:
@@ -273,9 +305,10 @@ def _outer_tangents(plan: Plan, leaves: list[Array], dleaves: list, xs: Array, d
 
 
 def _to_rows(p: Array, xs: Array, state: PyTree) -> Array:
-    """`p` once a row.
+    """A copy of `p` for each row.
 
-    Chosen between two equal values by something of each row, so that under `jax.vmap` every row has its own.
+    Selected between two equal copies by a flag of the row, so that under `jax.vmap` over `xs` or `state` the copies are
+    mapped as well.
     """
     firsts = [a.reshape(a.shape[0], -1)[:, 0] for a in (xs[0], *jax.tree.leaves(state)) if a.size]
     flag = reduce(jnp.logical_or, [first == first for first in firsts])

@@ -6,15 +6,15 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, size
+from .._checks import flag, float_dtype, sizes
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._norm import make_gain, normalise, normed_affine
 from ._plan import Affine
 
 
-class GRU(RecurrentCell):
+class GRU(RecurrentCell[Array]):
     r"""Gated recurrent unit.
 
     $$
@@ -40,7 +40,7 @@ class GRU(RecurrentCell):
     $$
 
     **Normalisation.** With `layer_norm`, each of the three pre-activations $a$ becomes $\gamma \odot N(a) + b$, with a
-    learned gain $\gamma$ of its own (`gamma_r`, `gamma_z`, `gamma`, ones at first), the bias $b$ behind it, and
+    learned gain $\gamma$ of its own (`gamma_r`, `gamma_z`, `gamma`, ones at first), the bias $b$ after it, and
 
     $$
     N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}
@@ -117,17 +117,13 @@ class GRU(RecurrentCell):
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown `implementation`, a wrong dtype.
         """
-        self.n_in, self.n_hidden = size(n_in, "GRU", "n_in"), size(n_hidden, "GRU", "n_hidden")
+        self.n_in, self.n_hidden = sizes("GRU", n_in=n_in, n_hidden=n_hidden)
         self.implementation = check_implementation(implementation, "GRU")
-        inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
         dtype = float_dtype(dtype, "GRU")
-        shapes = {"W_r": inputs, "U_r": hidden, "W_z": inputs, "U_z": hidden, "W": inputs, "U": hidden}
-        weights = make_recurrent_weights(
-            check_key(key, "GRU"), shapes, "U", initializer, recurrent_initializer, dtype, "GRU"
-        )
-        self.W_r, self.U_r = weights["W_r"], weights["U_r"]
-        self.W_z, self.U_z = weights["W_z"], weights["U_z"]
-        self.W, self.U = weights["W"], weights["U"]
+        draw = Draw("GRU", key, 6, initializer, recurrent_initializer, dtype)
+        self.W_r, self.U_r = draw.pair(n_in, n_hidden)
+        self.W_z, self.U_z = draw.pair(n_in, n_hidden)
+        self.W, self.U = draw.pair(n_in, n_hidden)
         self.b_r, self.b_z, self.b = (jnp.zeros(n_hidden, dtype) for _ in range(3))
         self.b_U = jnp.zeros(n_hidden, dtype) if flag(reset_after, "GRU", "reset_after") else None
         self.gamma_r, self.gamma_z, self.gamma = (make_gain(layer_norm, n_hidden, dtype, "GRU") for _ in range(3))
@@ -139,7 +135,7 @@ class GRU(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = state
         r = sigmoid(normed_affine(affine, (self.W_r, x), (self.U_r, h), self.b_r, self.gamma_r))
         z = sigmoid(normed_affine(affine, (self.W_z, x), (self.U_z, h), self.b_z, self.gamma_z))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import check_key, float_dtype, number, sizes, wide
 from .._linear import make_weight
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, Initializer, PRNGKey
@@ -15,7 +15,7 @@ from ._cell import Implementation, RecurrentCell, check_implementation
 from ._plan import Affine
 
 
-class IndRNN(RecurrentCell):
+class IndRNN(RecurrentCell[Array]):
     r"""Independently recurrent unit: every hidden unit remembers itself alone, by one recurrent weight.
 
     $$
@@ -83,7 +83,7 @@ class IndRNN(RecurrentCell):
             TypeError, ValueError: for sizes that are not positive integers, an unknown `activation` or
                 `implementation`, a bound that is not positive, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "IndRNN", "n_in"), size(n_hidden, "IndRNN", "n_hidden")
+        self.n_in, self.n_hidden = sizes("IndRNN", n_in=n_in, n_hidden=n_hidden)
         if activation not in ("relu", "tanh"):
             raise ValueError(f'IndRNN: activation must be "relu" or "tanh", got {activation!r}')
         self.activation = activation
@@ -119,7 +119,7 @@ class IndRNN(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = affine((self.W, x), self.b).astype(state.dtype) + self.u.astype(state.dtype) * state
         h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
         return h, h

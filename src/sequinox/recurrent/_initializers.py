@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import number, wide
+from .._checks import check_key, number, wide
 from .._linear import make_weight
 from .._types import DType, Initializer, PRNGKey
 
@@ -117,23 +117,33 @@ def scaled_to_norm(initializer: Initializer, sigma_max: float = 1.0) -> Initiali
     return initialize
 
 
-def make_recurrent_weights(
-    key: PRNGKey,
-    shapes: dict[str, tuple[int, int]],
-    recurrent: str,
-    initializer: Initializer,
-    recurrent_initializer: Initializer | None,
-    dtype: DType,
-    who: str,
-) -> dict[str, Array]:
-    """Weights `(n_out, n_in)` by name, each from a key of its own.
+class Draw:
+    """Draws the weights of a cell, `(n_out, n_in)`, each from the next of `n` keys."""
 
-    Those whose names begin with `recurrent` are drawn by `recurrent_initializer`, if there is one.
-    """
+    def __init__(
+        self,
+        who: str,
+        key: PRNGKey,
+        n: int,
+        initializer: Initializer,
+        recurrent_initializer: Initializer | None,
+        dtype: DType,
+    ):
+        self.who, self.dtype = who, dtype
+        self.keys = iter(jax.random.split(check_key(key, who), n))
+        self.initializer, self.recurrent_initializer = initializer, recurrent_initializer
 
-    def draw(name: str, key: PRNGKey) -> Array:
-        if recurrent_initializer is None or not name.startswith(recurrent):
-            return make_weight(key, shapes[name], initializer, dtype, who)
-        return make_weight(key, shapes[name], recurrent_initializer, dtype, f"{who}: recurrent_initializer")
+    def input(self, n_out: int, n_in: int) -> Array:
+        """A weight that is not recurrent."""
+        return make_weight(next(self.keys), (n_out, n_in), self.initializer, self.dtype, self.who)
 
-    return {name: draw(name, k) for name, k in zip(shapes, jax.random.split(key, len(shapes)), strict=True)}
+    def recurrent(self, n_out: int, n_in: int) -> Array:
+        """A recurrent weight, which may have an initialiser of its own."""
+        if self.recurrent_initializer is None:
+            return self.input(n_out, n_in)
+        who = f"{self.who}: recurrent_initializer"
+        return make_weight(next(self.keys), (n_out, n_in), self.recurrent_initializer, self.dtype, who)
+
+    def pair(self, n_in: int, n_hidden: int) -> tuple[Array, Array]:
+        """The weights of sample and state in `W x + U h`."""
+        return self.input(n_hidden, n_in), self.recurrent(n_hidden, n_hidden)

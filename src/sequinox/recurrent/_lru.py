@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import check_key, float_dtype, number, size, sizes, wide
+from .._linear import apply_affine
 from .._precision import KEEPS_FLOAT32
 from .._types import DType, PRNGKey
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import ComplexPair, Method, check_method
 
 
-class LRU(DiagonalRecurrence):
+class LRU(DiagonalRecurrence[ComplexPair]):
     r"""Linear recurrent unit: complex modes, each inside the unit circle whatever its weights are.
 
     $$
@@ -88,7 +89,7 @@ class LRU(DiagonalRecurrence):
             TypeError, ValueError: for sizes that are not positive integers, radii that are not 0 <= r_min < r_max <= 1,
                 a phase that is not in (0, 2 pi], an unknown `method`, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "LRU", "n_in"), size(n_hidden, "LRU", "n_hidden")
+        self.n_in, self.n_hidden = sizes("LRU", n_in=n_in, n_hidden=n_hidden)
         n_out = self.n_hidden if n_out is None else size(n_out, "LRU", "n_out")
         self.method = check_method(method, "LRU")
         r_min, r_max = number(r_min, "LRU", "r_min"), number(r_max, "LRU", "r_max")
@@ -139,10 +140,10 @@ class LRU(DiagonalRecurrence):
         """The modes, and `B x` normalised."""
         r, theta = self.radius, self.phase
         gamma = jnp.exp(self.gamma_log.astype(r.dtype))
-        re, im = (project(B, x).astype(r.dtype) for B in (self.B_re, self.B_im))
+        re, im = (apply_affine(B, x).astype(r.dtype) for B in (self.B_re, self.B_im))
         scaled = lambda v: v * jnp.broadcast_to(gamma, v.shape)
         return ComplexPair(r * jnp.cos(theta), r * jnp.sin(theta)), ComplexPair(scaled(re), scaled(im))
 
     def readout(self, h: ComplexPair, x: Float[Array, "*axes n_in"]) -> Float[Array, "*axes n_out"]:
         """`Re(C h) + D x`."""
-        return project(self.C_re, h.re) - project(self.C_im, h.im) + project(self.D, x)
+        return apply_affine(self.C_re, h.re) - apply_affine(self.C_im, h.im) + apply_affine(self.D, x)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, number, size
+from .._checks import flag, float_dtype, number, size, sizes
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._norm import make_gain, normalise
 from ._plan import Affine
 
@@ -42,7 +42,7 @@ class FGRState(NamedTuple):
     o: Array
 
 
-class LSTM(RecurrentCell):
+class LSTM(RecurrentCell[LSTMState | FGRState]):
     r"""Long short-term memory with peepholes.
 
     $$
@@ -56,7 +56,7 @@ class LSTM(RecurrentCell):
     \end{aligned}
     $$
 
-    Input and forget gate look at the old cell, the output gate at the new one. The state is
+    Input and forget gate read the old cell, the output gate the new one. The state is
     [`LSTMState(y, c)`][sequinox.recurrent.LSTMState], the output $y'$.
 
     Source: [Greff et al. 2017](https://arxiv.org/abs/1503.04069), section II (page 2, forward pass). Most libraries
@@ -82,7 +82,7 @@ class LSTM(RecurrentCell):
     [`FGRState(y, c, i, f, o)`][sequinox.recurrent.FGRState], zeros at first.
 
     **Projection.** With `n_proj`, the output is a product of what is $y'$ above, and it is the output that the
-    recurrent weights, then `(n_hidden, n_proj)`, and what stands behind the layer see:
+    recurrent weights, then `(n_hidden, n_proj)`, and whatever reads the layer see:
 
     $$
     y' = W_p (\tanh(c') \odot o)
@@ -92,7 +92,7 @@ class LSTM(RecurrentCell):
 
     **Normalisation.** With `layer_norm`, each pre-activation $a$, peephole included, becomes
     $\gamma \odot N(a) + b$, with a learned gain of its own (`gamma_z` to `gamma_o`, ones at first), the bias $b$
-    behind it, and
+    after it, and
 
     $$
     N(a) = \frac{a - \operatorname{mean}(a)}{\sqrt{\operatorname{var}(a) + 10^{-6}}}
@@ -176,7 +176,7 @@ class LSTM(RecurrentCell):
             n_hidden: width of the cell, and of the output unless it is projected.
             key: PRNG key for the weights.
             variant: one of the nine models above; default `"V"`, vanilla.
-            peepholes: whether the gates look at the cell, as in the paper (default); their weights start at zero.
+            peepholes: whether the gates read the cell, as in the paper (default); their weights start at zero.
             n_proj: width to which the output is projected; default (None): it is not.
             layer_norm: whether pre-activations and cell are normalised (see above). Default False.
             forget_bias: what the forget gate's bias starts at. Default 0; 1 or 2 keeps memory from the first update on
@@ -197,7 +197,7 @@ class LSTM(RecurrentCell):
                 wrong dtype or key.
         """
         who = "LSTM"
-        self.n_in, self.n_hidden = size(n_in, who, "n_in"), size(n_hidden, who, "n_hidden")
+        self.n_in, self.n_hidden = sizes(who, n_in=n_in, n_hidden=n_hidden)
         self.n_proj = None if n_proj is None else size(n_proj, who, "n_proj")
         self.implementation = check_implementation(implementation, who)
         if variant not in get_args(Variant):
@@ -209,22 +209,18 @@ class LSTM(RecurrentCell):
             raise ValueError(f'{who}: forget_bias must be 0 where there is no forget gate, variant "NFG", got {bias}')
         dtype = float_dtype(dtype, who)
 
-        gates = self.gates
-        inputs, hidden, square = (n_hidden, n_in), (n_hidden, self.n_out), (n_hidden, n_hidden)
-        shapes = {f"W_{g}": inputs for g in "z" + gates} | {f"R_{g}": hidden for g in "z" + gates}
-        if variant == "FGR":
-            shapes |= {f"R_{a}{g}": square for g in gates for a in gates}
-        if n_proj is not None:
-            shapes["W_p"] = (n_proj, n_hidden)
-        weights: Any = make_recurrent_weights(
-            check_key(key, who), shapes, "R", initializer, recurrent_initializer, dtype, who
-        ).get
-        self.W_z, self.W_i, self.W_f, self.W_o = (weights(f"W_{g}") for g in "zifo")
-        self.R_z, self.R_i, self.R_f, self.R_o = (weights(f"R_{g}") for g in "zifo")
-        self.R_ii, self.R_fi, self.R_oi = (weights(f"R_{g}i") for g in "ifo")
-        self.R_if, self.R_ff, self.R_of = (weights(f"R_{g}f") for g in "ifo")
-        self.R_io, self.R_fo, self.R_oo = (weights(f"R_{g}o") for g in "ifo")
-        self.W_p = weights("W_p")
+        gates, full = self.gates, variant == "FGR"
+        n_weights = 2 + 2 * len(gates) + 9 * full + (n_proj is not None)
+        draw = Draw(who, key, n_weights, initializer, recurrent_initializer, dtype)
+        across = lambda: draw.recurrent(n_hidden, n_hidden) if full else None
+        self.W_z = draw.input(n_hidden, n_in)
+        self.W_i, self.W_f, self.W_o = (draw.input(n_hidden, n_in) if g in gates else None for g in "ifo")
+        self.R_z = draw.recurrent(n_hidden, self.n_out)
+        self.R_i, self.R_f, self.R_o = (draw.recurrent(n_hidden, self.n_out) if g in gates else None for g in "ifo")
+        self.R_ii, self.R_fi, self.R_oi = (across() for _ in "ifo")
+        self.R_if, self.R_ff, self.R_of = (across() for _ in "ifo")
+        self.R_io, self.R_fo, self.R_oo = (across() for _ in "ifo")
+        self.W_p = None if n_proj is None else draw.input(n_proj, n_hidden)
 
         zeros = lambda g: jnp.zeros(n_hidden, dtype) if g in gates else None
         self.b_z = jnp.zeros(n_hidden, dtype)
@@ -255,43 +251,34 @@ class LSTM(RecurrentCell):
         return FGRState(y, c, *(zeros(self.n_hidden) for _ in "ifo")) if self.variant == "FGR" else LSTMState(y, c)
 
     def transition(
-        self, affine: Affine, x: Float[Array, " n_in"], state: Any
+        self, affine: Affine, x: Float[Array, " n_in"], state: LSTMState | FGRState
     ) -> tuple[Float[Array, " n_out"], LSTMState | FGRState]:
         """One sample: the output, and the new output and cell."""
         y, c, *before = state
-        # Products first, before `y` and the gates are overwritten: those of the same vectors are done as one.
-        a = {g: self._product(affine, g, x, y, before if g in "ifo" else []) for g in "z" + self.gates}
-        old = self._seen(c)
-        z = self._normed("z", a["z"])
+
+        def pre(weights: tuple[Any, ...], b: Any, gamma: Array | None, p: Array | None = None, c: Any = None) -> Array:
+            """`W x + R y + p c + b`, and `R_* i + R_* f + R_* o`; with a gain, normalised before the bias."""
+            products = zip(weights, (x, y, *before), strict=False)  # z does not see the gates before
+            a = affine(*products, b) if gamma is None else affine(*products)
+            a = a if p is None else a + p * c
+            return a if gamma is None else gamma * normalise(a) + b
+
+        def gate(weights: tuple[Any, ...], b: Any, gamma: Array | None, p: Array | None, c: Array) -> Any:
+            return 1 if weights[0] is None else sigmoid(pre(weights, b, gamma, p, c))
+
+        seen = self._seen(c)
+        z = pre((self.W_z, self.R_z), self.b_z, self.gamma_z)
         z = z if self.variant == "NIAF" else jnp.tanh(z)
-        i = self._gate("i", a, old)
-        f = 1 - i if self.variant == "CIFG" else self._gate("f", a, old)
+        i = gate((self.W_i, self.R_i, self.R_ii, self.R_fi, self.R_oi), self.b_i, self.gamma_i, self.p_i, seen)
+        f = gate((self.W_f, self.R_f, self.R_if, self.R_ff, self.R_of), self.b_f, self.gamma_f, self.p_f, seen)
+        f = 1 - i if self.variant == "CIFG" else f
         c = z * i + c * f
-        new = self._seen(c)
-        o = self._gate("o", a, new)
-        y = (new if self.variant == "NOAF" else jnp.tanh(new)) * o
+        seen = self._seen(c)
+        o = gate((self.W_o, self.R_o, self.R_io, self.R_fo, self.R_oo), self.b_o, self.gamma_o, self.p_o, seen)
+        y = (seen if self.variant == "NOAF" else jnp.tanh(seen)) * o
         y = y if self.W_p is None else affine((self.W_p, y))
         return y, FGRState(y, c, i, f, o) if self.variant == "FGR" else LSTMState(y, c)
 
-    def _product(self, affine: Affine, g: str, x: Array, y: Array, before: list[Array]) -> Array:
-        """What is learned of a pre-activation, without peephole; with the bias, unless that comes behind a norm."""
-        W, R, b = (getattr(self, f"{letter}_{g}") for letter in "WRb")
-        gates = [(getattr(self, f"R_{h}{g}"), gate) for h, gate in zip("ifo", before, strict=False)]
-        return affine((W, x), (R, y), *gates, *([b] if self.gamma_z is None else []))
-
-    def _normed(self, g: str, a: Array) -> Array:
-        """The pre-activation, normalised if it is to be."""
-        if self.gamma_z is None:
-            return a
-        return getattr(self, f"gamma_{g}") * normalise(a) + getattr(self, f"b_{g}")
-
     def _seen(self, c: Array) -> Array:
-        """What peepholes and output see of the cell."""
-        return c if self.gamma_z is None else self._normed("c", c)
-
-    def _gate(self, g: str, a: dict[str, Array], seen: Array) -> Array:
-        """A gate that looks at the cell, if it has a peephole; 1, if there is no such gate."""
-        if g not in a:
-            return jnp.ones_like(seen)
-        p = getattr(self, f"p_{g}")
-        return sigmoid(self._normed(g, a[g] if p is None else a[g] + p * seen))
+        """What peepholes and output read of the cell."""
+        return c if self.gamma_c is None or self.b_c is None else self.gamma_c * normalise(c) + self.b_c

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size
+from .._checks import float_dtype, number, sizes
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._plan import Affine
 
 
-class MGU(RecurrentCell):
+class MGU(RecurrentCell[Array]):
     r"""Minimal gated unit: a GRU whose two gates are one.
 
     $$
@@ -82,17 +82,13 @@ class MGU(RecurrentCell):
             TypeError, ValueError: for sizes that are not positive integers, an unknown `implementation`, a forget bias
                 that is not finite, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "MGU", "n_in"), size(n_hidden, "MGU", "n_hidden")
+        self.n_in, self.n_hidden = sizes("MGU", n_in=n_in, n_hidden=n_hidden)
         self.implementation = check_implementation(implementation, "MGU")
         bias = number(forget_bias, "MGU", "forget_bias")
         dtype = float_dtype(dtype, "MGU")
-        inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
-        shapes = {"W_f": inputs, "U_f": hidden, "W": inputs, "U": hidden}
-        weights = make_recurrent_weights(
-            check_key(key, "MGU"), shapes, "U", initializer, recurrent_initializer, dtype, "MGU"
-        )
-        self.W_f, self.U_f = weights["W_f"], weights["U_f"]
-        self.W, self.U = weights["W"], weights["U"]
+        draw = Draw("MGU", key, 4, initializer, recurrent_initializer, dtype)
+        self.W_f, self.U_f = draw.pair(n_in, n_hidden)
+        self.W, self.U = draw.pair(n_in, n_hidden)
         self.b_f, self.b = jnp.full(n_hidden, bias, dtype), jnp.zeros(n_hidden, dtype)
 
     def start(self, dtype: DType) -> Float[Array, " n_hidden"]:
@@ -102,7 +98,7 @@ class MGU(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = state
         f = sigmoid(affine((self.W_f, x), (self.U_f, h), self.b_f))
         candidate = jnp.tanh(affine((self.W, x), (self.U, f * h), self.b))

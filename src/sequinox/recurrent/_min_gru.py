@@ -6,14 +6,15 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, size, wide
+from .._checks import float_dtype, sizes, wide
+from .._linear import apply_affine
 from .._types import DType, Initializer, PRNGKey
-from ._cell import make_weights
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import Method, check_method
+from ._initializers import Draw
 
 
-class MinGRU(DiagonalRecurrence):
+class MinGRU(DiagonalRecurrence[Array]):
     r"""Minimal gated recurrent unit: a GRU whose gate and candidate see the sample alone.
 
     $$
@@ -72,16 +73,15 @@ class MinGRU(DiagonalRecurrence):
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown `method`, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "MinGRU", "n_in"), size(n_hidden, "MinGRU", "n_hidden")
+        self.n_in, self.n_hidden = sizes("MinGRU", n_in=n_in, n_hidden=n_hidden)
         self.method = check_method(method, "MinGRU")
         dtype = float_dtype(dtype, "MinGRU")
-        shapes = {"W_z": (n_hidden, n_in), "W": (n_hidden, n_in)}
-        weights = make_weights(check_key(key, "MinGRU"), shapes, initializer, dtype, "MinGRU")
-        self.W_z, self.W = weights["W_z"], weights["W"]
+        draw = Draw("MinGRU", key, 2, initializer, None, dtype)
+        self.W_z, self.W = (draw.input(n_hidden, n_in) for _ in range(2))
         self.b_z, self.b = (jnp.zeros(n_hidden, dtype) for _ in range(2))
 
     def coefficients(self, x: Float[Array, "*axes n_in"]) -> tuple[Array, Array]:
         """`1 - z` and `z` times the candidate."""
-        a_z = project(self.W_z, x, self.b_z).astype(wide(x.dtype))
-        candidate = project(self.W, x, self.b).astype(a_z.dtype)
+        a_z = apply_affine(self.W_z, x, self.b_z).astype(wide(x.dtype))
+        candidate = apply_affine(self.W, x, self.b).astype(a_z.dtype)
         return sigmoid(-a_z), sigmoid(a_z) * candidate

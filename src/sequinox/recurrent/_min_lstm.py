@@ -6,14 +6,15 @@ import jax.numpy as jnp
 from jax.nn import sigmoid, softplus
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, number, size, wide
+from .._checks import float_dtype, number, sizes, wide
+from .._linear import apply_affine
 from .._types import DType, Initializer, PRNGKey
-from ._cell import make_weights
-from ._diagonal import DiagonalRecurrence, project
+from ._diagonal import DiagonalRecurrence
 from ._diagonal_scan import Method, check_method
+from ._initializers import Draw
 
 
-class MinLSTM(DiagonalRecurrence):
+class MinLSTM(DiagonalRecurrence[Array]):
     r"""Minimal LSTM: forget and input gate see the sample alone, and their shares add up to 1.
 
     $$
@@ -78,21 +79,19 @@ class MinLSTM(DiagonalRecurrence):
             TypeError, ValueError: for sizes that are not positive integers, an unknown `method`, a forget bias that is
                 not finite, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "MinLSTM", "n_in"), size(n_hidden, "MinLSTM", "n_hidden")
+        self.n_in, self.n_hidden = sizes("MinLSTM", n_in=n_in, n_hidden=n_hidden)
         self.method = check_method(method, "MinLSTM")
         bias = number(forget_bias, "MinLSTM", "forget_bias")
         dtype = float_dtype(dtype, "MinLSTM")
-        inputs = (n_hidden, n_in)
-        shapes = {"W_f": inputs, "W_i": inputs, "W": inputs}
-        weights = make_weights(check_key(key, "MinLSTM"), shapes, initializer, dtype, "MinLSTM")
-        self.W_f, self.W_i, self.W = weights["W_f"], weights["W_i"], weights["W"]
+        draw = Draw("MinLSTM", key, 3, initializer, None, dtype)
+        self.W_f, self.W_i, self.W = (draw.input(n_hidden, n_in) for _ in range(3))
         self.b_f = jnp.full(n_hidden, bias, dtype)
         self.b_i, self.b = (jnp.zeros(n_hidden, dtype) for _ in range(2))
 
     def coefficients(self, x: Float[Array, "*axes n_in"]) -> tuple[Array, Array]:
         """The share of `f`, and that of `i` times the candidate."""
         a_f, a_i, candidate = (
-            project(W, x, b).astype(wide(x.dtype))
+            apply_affine(W, x, b).astype(wide(x.dtype))
             for W, b in ((self.W_f, self.b_f), (self.W_i, self.b_i), (self.W, self.b))
         )
         more = softplus(-a_i) - softplus(-a_f)  # ln f - ln i

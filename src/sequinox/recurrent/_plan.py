@@ -1,4 +1,4 @@
-"""What a cell does with weights: the function it takes its products through, and a look at how it uses it."""
+"""What a cell does with weights: the function it takes its products through, and how it uses that."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -13,11 +13,11 @@ from .._linear import apply_weight
 Term: TypeAlias = tuple[Array, Array] | Array
 Affine: TypeAlias = Callable[..., Array]
 Transition: TypeAlias = Callable[..., tuple[Array, PyTree]]
-"""`transition(cell, affine, x, state)`, with the sample's noise behind it if the cell draws any."""
+"""`transition(cell, affine, x, state)`, with the sample's noise last if the cell draws any."""
 
 
 def affine(*terms: Term) -> Array:
-    """The sum of its terms: a pair `(W, x)` stands for the product `W @ x`, an array for itself (a bias)."""
+    """The sum of its terms: a pair `(W, x)` means the product `W @ x`, an array itself (a bias)."""
     total = None
     for term in terms:
         value = apply_weight(*term) if isinstance(term, tuple) else term
@@ -27,7 +27,7 @@ def affine(*terms: Term) -> Array:
     return total
 
 
-class Unserved(Exception):
+class NotFusable(Exception):
     """The fused engine cannot take this cell; the message says why."""
 
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     """What a cell does with `affine`, in the order in which it does it.
 
     Calls that share their vectors form a group, whose products are done as one. `direct` are the leaves of the cell
-    that it also uses outside `affine` (peepholes, scales), and `x_direct` tells whether it uses the sample there.
+    that it also uses outside `affine` (peepholes, scales), and `x_direct` says whether it uses the sample there.
     """
 
     calls: tuple[Call, ...]
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     x_direct: bool
 
 
-def run(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
+def call_transition(transition: Transition, cell: Any, affine: Affine, x: Array, state: PyTree, noise: PyTree) -> Any:
     """One sample's transition, checked; a cell that draws nothing is not asked to take noise."""
     given = (x, state) if noise is None else (x, state, noise)
     result: Any = transition(cell, affine, *given)
@@ -100,16 +100,16 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
 
         def note(*terms: Term) -> Array:
             if get_opaque_trace_state(convention="flax") != trace:
-                raise Unserved("affine is used inside another transformation (scan, cond, jit, checkpoint)")
+                raise NotFusable("affine is used inside another transformation (scan, cond, jit, checkpoint)")
             pairs = [t for t in terms if isinstance(t, tuple)]
             biases = [t for t in terms if not isinstance(t, tuple)]
             vectors = tuple(v for _, v in pairs)
             weights = tuple(_index(w, leaves) for w, _ in pairs)
             if not pairs or len(biases) > 1:
-                raise Unserved("a use of affine must have at least one product, and at most one bias")
+                raise NotFusable("a use of affine must have at least one product, and at most one bias")
             bias = _index(biases[0], leaves) if biases else None
             if None in weights or (biases and bias is None):
-                raise Unserved(
+                raise NotFusable(
                     "affine takes the cell's own arrays as weights and biases, not values computed from them"
                 )
             same = [i for i, s in enumerate(seen) if len(s) == len(vectors) and all(map(_is, s, vectors))]
@@ -123,7 +123,7 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             n_rows[g] += n
             return affine(*terms)
 
-        run(transition, rebuild(leaves, others), note, x, state, noise)
+        call_transition(transition, rebuild(leaves, others), note, x, state, noise)
 
     jax.eval_shape(watch, leaves, x, state, noise)
 
@@ -137,14 +137,14 @@ def make_plan(transition: Transition, cell: Any, x: jax.ShapeDtypeStruct, state:
             vectors.extend(t[1] for t in terms if isinstance(t, tuple) and t[1] is not x)
             return next(given)
 
-        return run(transition, rebuild(leaves, others), replace, x, state, noise), vectors
+        return call_transition(transition, rebuild(leaves, others), replace, x, state, noise), vectors
 
     values = [jax.ShapeDtypeStruct((c.rows.stop - c.rows.start,), leaves[c.weights[0]].dtype) for c in calls]
     jaxpr = jax.make_jaxpr(rest)(leaves, values, x, state, noise).jaxpr
     used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
     direct = tuple(i for i in range(len(leaves)) if id(jaxpr.invars[i]) in used)
     if any(leaves[i].ndim > 1 for i in direct):
-        raise Unserved("the cell uses a matrix outside affine")
+        raise NotFusable("the cell uses a matrix outside affine")
     return Plan(tuple(calls), tuple(groups), direct, id(jaxpr.invars[len(leaves) + len(values)]) in used)
 
 

@@ -11,17 +11,17 @@ from jax.core import Tracer
 from jax.nn import log_sigmoid, softplus
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, number, size, wide
+from .._checks import flag, float_dtype, number, sizes, wide
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._plan import Affine
 from ._rwa import RWAState, Squash, add_sample, call, check_function, start_average
 
 Attention = Literal["exp", "sigmoid", "softplus"] | Callable[[Array], Array]
 
 
-class RDA(RecurrentCell):
+class RDA(RecurrentCell[RWAState]):
     r"""Recurrent discounted attention: a recurrent weighted average that can forget.
 
     $$
@@ -122,30 +122,25 @@ class RDA(RecurrentCell):
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
-        Functions of your own should have a name of the module they stand in: one made anew in every call, as a lambda
-        is, compiles anew in every call.
+        Functions of your own should have a name in the module that defines them: one made in every call, as a lambda
+        is, compiles again in every call.
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown or unfit function, an unknown
                 `implementation`, a bias that is not finite, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "RDA", "n_in"), size(n_hidden, "RDA", "n_hidden")
+        self.n_in, self.n_hidden = sizes("RDA", n_in=n_in, n_hidden=n_hidden)
         self.implementation = check_implementation(implementation, "RDA")
         bias = number(discount_bias, "RDA", "discount_bias")
         dtype = float_dtype(dtype, "RDA")
         self.f_a = _check_attention(f_a, wide(dtype))
         self.f_h = check_function(f_h, ("tanh", "identity"), "RDA", "f_h", wide(dtype))
         self.f_o = check_function(f_o, ("tanh", "identity"), "RDA", "f_o", dtype)
-        inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
-        shapes = {"W_u": inputs} | {
-            f"{w}_{v}": s for v in ("g", "a", "gamma") for w, s in (("W", inputs), ("U", hidden))
-        }
-        weights = make_recurrent_weights(
-            check_key(key, "RDA"), shapes, "U", initializer, recurrent_initializer, dtype, "RDA"
-        )
-        self.W_u, self.W_g, self.U_g = weights["W_u"], weights["W_g"], weights["U_g"]
-        self.W_a, self.U_a = weights["W_a"], weights["U_a"]
-        self.W_gamma, self.U_gamma = weights["W_gamma"], weights["U_gamma"]
+        draw = Draw("RDA", key, 7, initializer, recurrent_initializer, dtype)
+        self.W_u = draw.input(n_hidden, n_in)
+        self.W_g, self.U_g = draw.pair(n_in, n_hidden)
+        self.W_a, self.U_a = draw.pair(n_in, n_hidden)
+        self.W_gamma, self.U_gamma = draw.pair(n_in, n_hidden)
         self.b_u, self.b_g = jnp.zeros(n_hidden, dtype), jnp.zeros(n_hidden, dtype)
         self.b_a = None if f_a == "exp" else jnp.zeros(n_hidden, dtype)
         self.b_gamma = jnp.full(n_hidden, bias, dtype)

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array
 
-from .._checks import flag
-from .._drop import check_rate, draw_kept, dropped
+from .._checks import check_rate, flag
+from .._dropout import draw_kept, dropped
 from .._layer import select
 from .._types import DType
-from ._around_cell import AroundCell, Noise, check_cell, watch
 from ._cell import RecurrentCell
+from ._cell_wrapper import CellWrapper, Noise, check_cell, watch
 from ._plan import Affine, Term, affine as plain_affine
 
 Uses = tuple[tuple[bool, ...], ...]
@@ -29,7 +29,7 @@ class RecurrentDropoutState(NamedTuple):
     drawn: Array
 
 
-class RecurrentDropout(AroundCell):
+class RecurrentDropout(CellWrapper[RecurrentDropoutState]):
     r"""Variational dropout on the recurrent connections of a cell: one mask for a whole sequence.
 
     $$
@@ -48,7 +48,7 @@ class RecurrentDropout(AroundCell):
 
     Source: [Gal and Ghahramani 2016](https://arxiv.org/abs/1512.05287), section 4. The mask is tied over gates, as
     there. The division by $1 - p$ is ours, so that inference needs none. For the paper's masks on inputs and outputs
-    put [`VariationalDropout`][sequinox.VariationalDropout] before and behind.
+    put [`VariationalDropout`][sequinox.VariationalDropout] before and after it.
 
     ??? example
 

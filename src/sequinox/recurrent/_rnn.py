@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, float_dtype, size
+from .._checks import float_dtype, sizes
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._norm import make_gain, normed_affine
 from ._plan import Affine
 
 
-class RNN(RecurrentCell):
+class RNN(RecurrentCell[Array]):
     r"""Plain (Elman) recurrent unit.
 
     $$
@@ -92,17 +92,13 @@ class RNN(RecurrentCell):
             TypeError, ValueError: for sizes that are not positive integers, an unknown `activation` or
                 `implementation`, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "RNN", "n_in"), size(n_hidden, "RNN", "n_hidden")
+        self.n_in, self.n_hidden = sizes("RNN", n_in=n_in, n_hidden=n_hidden)
         if activation not in ("tanh", "relu"):
             raise ValueError(f'RNN: activation must be "tanh" or "relu", got {activation!r}')
         self.activation = activation
         self.implementation = check_implementation(implementation, "RNN")
         dtype = float_dtype(dtype, "RNN")
-        shapes = {"W": (n_hidden, n_in), "U": (n_hidden, n_hidden)}
-        weights = make_recurrent_weights(
-            check_key(key, "RNN"), shapes, "U", initializer, recurrent_initializer, dtype, "RNN"
-        )
-        self.W, self.U = weights["W"], weights["U"]
+        self.W, self.U = Draw("RNN", key, 2, initializer, recurrent_initializer, dtype).pair(n_in, n_hidden)
         self.b = jnp.zeros(n_hidden, dtype)
         self.gamma = make_gain(layer_norm, n_hidden, dtype, "RNN")
 
@@ -113,7 +109,7 @@ class RNN(RecurrentCell):
     def transition(
         self, affine: Affine, x: Float[Array, " n_in"], state: Float[Array, " n_hidden"]
     ) -> tuple[Float[Array, " n_hidden"], Float[Array, " n_hidden"]]:
-        """One sample: the new state, twice."""
+        """One sample: the new state, as output and as state."""
         h = normed_affine(affine, (self.W, x), (self.U, state), self.b, self.gamma)
         h = jnp.tanh(h) if self.activation == "tanh" else jax.nn.relu(h)
         return h, h

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_key, flag, float_dtype, size, wide
+from .._checks import flag, float_dtype, sizes, wide
 from .._types import DType, Initializer, PRNGKey
 from ._cell import Implementation, RecurrentCell, check_implementation
-from ._initializers import make_recurrent_weights
+from ._initializers import Draw
 from ._plan import Affine
 
 Squash = Literal["tanh", "identity"] | Callable[[Array], Array]
@@ -23,7 +23,7 @@ class RWAState(NamedTuple):
 
     `n` and `d` are numerator and denominator of the average, relative to `exp(m)`: the paper's are `n * exp(m)` and
     `d * exp(m)`. `m` is the logarithm of the largest attention so far (discounted in an `RDA`). While `d` is zero
-    nothing has been read, and `m` is not looked at. These three are float32 at least, because a long average in half
+    nothing has been read, and `m` is not used. These three are float32 at least, because a long average in half
     precision would stand still.
     """
 
@@ -33,7 +33,7 @@ class RWAState(NamedTuple):
     m: Array
 
 
-class RWA(RecurrentCell):
+class RWA(RecurrentCell[RWAState]):
     r"""Recurrent weighted average: attention over everything read so far, kept as a running average.
 
     $$
@@ -117,24 +117,21 @@ class RWA(RecurrentCell):
                 [`RecurrentCell`][sequinox.recurrent.RecurrentCell] explains.
             dtype: of the weights; default: JAX's default, float32.
 
-        A function of your own should have a name of the module it stands in: one made anew in every call, as a lambda
-        is, compiles anew in every call.
+        A function of your own should have a name in the module that defines it: one made in every call, as a lambda
+        is, compiles again in every call.
 
         Raises:
             TypeError, ValueError: for sizes that are not positive integers, an unknown or unfit `f_h`, an unknown
                 `implementation`, a wrong dtype or key.
         """
-        self.n_in, self.n_hidden = size(n_in, "RWA", "n_in"), size(n_hidden, "RWA", "n_hidden")
+        self.n_in, self.n_hidden = sizes("RWA", n_in=n_in, n_hidden=n_hidden)
         self.implementation = check_implementation(implementation, "RWA")
         dtype = float_dtype(dtype, "RWA")
         self.f_h = check_function(f_h, ("tanh", "identity"), "RWA", "f_h", wide(dtype))
-        inputs, hidden = (n_hidden, n_in), (n_hidden, n_hidden)
-        shapes = {"W_u": inputs, "W_g": inputs, "U_g": hidden, "W_a": inputs, "U_a": hidden}
-        weights = make_recurrent_weights(
-            check_key(key, "RWA"), shapes, "U", initializer, recurrent_initializer, dtype, "RWA"
-        )
-        self.W_u, self.W_g, self.U_g = weights["W_u"], weights["W_g"], weights["U_g"]
-        self.W_a, self.U_a = weights["W_a"], weights["U_a"]
+        draw = Draw("RWA", key, 5, initializer, recurrent_initializer, dtype)
+        self.W_u = draw.input(n_hidden, n_in)
+        self.W_g, self.U_g = draw.pair(n_in, n_hidden)
+        self.W_a, self.U_a = draw.pair(n_in, n_hidden)
         self.b_u, self.b_g = jnp.zeros(n_hidden, dtype), jnp.zeros(n_hidden, dtype)
         self.s = jnp.zeros(n_hidden, dtype) if flag(trained_start, "RWA", "trained_start") else None
 

@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._checks import check_tuple, flag
-from .._drop import check_rate
+from .._checks import check_rate, check_tuple, flag
+from .._layer import S
 from .._types import DType
-from ._around_cell import AroundCell, Noise, check_cell, watch
 from ._cell import RecurrentCell
+from ._cell_wrapper import CellWrapper, Noise, check_cell, watch
 from ._plan import Affine, affine as plain_affine
 from ._rwa import RWAState
 
 
-class Zoneout(AroundCell):
+class Zoneout(CellWrapper[S]):
     r"""Zoneout around a recurrent cell: in training, each number of the state keeps its old value at random.
 
     $$
@@ -45,11 +45,11 @@ class Zoneout(AroundCell):
         ```
     """
 
-    cell: RecurrentCell
+    cell: RecurrentCell[S]
     inference: bool
     rates: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, cell: RecurrentCell, rates: Any, *, inference: bool = False):
+    def __init__(self, cell: RecurrentCell[S], rates: PyTree[float | int], *, inference: bool = False):
         """
         Arguments:
             cell: any recurrent cell whose output is one of the arrays of its state.
@@ -91,11 +91,11 @@ class Zoneout(AroundCell):
             for k, rate, a in zip(keys, self.rates, leaves, strict=True)
         ]
 
-    def start(self, dtype: DType) -> Any:
+    def start(self, dtype: DType) -> S:
         """That of the cell."""
         return self.cell.start(dtype)
 
-    def transition(self, affine: Affine, x: Array, state: Any, noise: Noise | None = None) -> tuple[Array, Any]:
+    def transition(self, affine: Affine, x: Array, state: S, noise: Noise | None = None) -> tuple[Array, S]:
         """One sample: the cell's, and its new state mixed with the old one."""
         y, after = self._run_inside(affine, x, state, noise)
         held = [None] * len(self.rates) if noise is None or noise.own is None else noise.own

@@ -1,18 +1,17 @@
 """Layers whose caches grow, for checks that need states of one shape."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
+from jaxtyping import Array
 
-from .._layer import SequenceLayer
+from .._layer import SequenceLayer, grows
 from .._types import BatchShape, DType, State
 from ..attention import with_capacity
-from ..attention._cache import grows
-from ..layers._around import Around
+from ..layers._wrapper import Wrapper
 
 
-class WithFixedCaches(Around):
+class WithFixedCaches(Wrapper):
     """A layer as it is, but for its initial state: the caches in it have a fixed number of slots."""
 
     layer: SequenceLayer
@@ -30,14 +29,14 @@ class WithFixedCaches(Around):
         """The layer's own, with caches of fixed size."""
         return with_capacity(self.layer.init_state(batch, dtype), self.capacity)
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return SequenceLayer._conform_state(self, state, batch, dtype, where)  # as `init_state` gives it here
+    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
+        return self.layer._forward(xs, mask, resets, key)
 
 
 def with_fixed_caches(
     layer: SequenceLayer, rebuild: Callable[[], SequenceLayer] | None, capacity: int
 ) -> tuple[SequenceLayer, Callable[[], SequenceLayer] | None]:
-    """The layer and what makes it anew, with caches of fixed size if it has such as grow."""
+    """The layer and the function that makes it again; with caches of fixed size, if it has growing ones."""
     if not grows(layer.init_state()):
         return layer, rebuild
     again = None if rebuild is None else lambda: WithFixedCaches(rebuild(), capacity)

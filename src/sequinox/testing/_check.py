@@ -15,6 +15,7 @@ PROMISES: dict[str, Callable[[Probe], None]] = {
     "rows": _transforms.rows,
     "causality": _time.causality,
     "final_state": _time.final_state,
+    "states": _time.states,
     "transforms": _transforms.transforms,
     "dtypes": _transforms.dtypes,
     "compilation": _transforms.compilation,
@@ -46,6 +47,7 @@ def check_layer(
     | `rows`        | a batch equals its rows one by one                                                            |
     | `causality`   | what comes later does not matter to an output, nor what came before its receptive field       |
     | `final_state` | the final state is each row's own                                                             |
+    | `states`      | `unroll(states="every")` returns the states that steps reach                                 |
     | `transforms`  | jit, `jax.vmap`, gradients of mapped and maps of gradients, nested batches                    |
     | `dtypes`      | float16, bfloat16, float32 and float64, without promotion of dtypes or ranks                  |
     | `compilation` | one trace for any lengths, any second call, any layer of the same configuration               |
@@ -54,7 +56,7 @@ def check_layer(
     What does not apply is left out: steps of a layer that does not stream, causality of one that pools.
 
     Arguments:
-        layer: the layer, with weights that all matter (no zeros behind which a gradient vanishes).
+        layer: the layer, with weights that all matter (no zeros that stop a gradient).
         promises: names of those to check; default: all.
         key: PRNG key passed to every call, for a layer that draws random numbers. What compares runs of different
             shapes is then left out, since they draw different numbers.
@@ -63,7 +65,7 @@ def check_layer(
         n_time: number of samples a row, at least 4. More where a layer looks further back.
         tolerance: the largest difference allowed, relative to the largest number of an array (or to 1, if that is
             larger). Default: 1e-12 in float64, 1e-5 in float32, 2e-2 in float16, 1e-1 in bfloat16.
-        rebuild: makes the same layer anew; then it is checked that it needs no new compilation.
+        rebuild: makes the same layer again; then it is checked that it needs no new compilation.
 
     Raises:
         AssertionError: if a promise is broken; the message has a line for each, with the case and the numbers.

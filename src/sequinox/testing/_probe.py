@@ -1,4 +1,4 @@
-"""A layer under test: its data, one compiled evaluation for all runs, and comparisons that say what differs."""
+"""A layer under test: its data, and one compiled evaluation for all runs."""
 
 import contextlib
 import dataclasses
@@ -17,15 +17,23 @@ from .._layer import SequenceLayer
 from .._precision import keeps_float32
 from .._types import PRNGKey
 from ._caches import with_fixed_caches
+from ._compare import Comparisons
 
 How = Literal["unroll", "forward", "step"]
 STEP = "step"
 """In a list of pieces: one sample through `step`; a number is a stretch of that many samples through `unroll`."""
 
-TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-5, "float64": 1e-12}
 
-traces = 0
-"""How often `evaluate` was traced."""
+class Traces:
+    """Counts how often `evaluate` is traced. Any two are equal, so that none is a part of what is compiled for."""
+
+    n = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Traces)
+
+    def __hash__(self) -> int:
+        return hash(Traces)
 
 
 class Result(NamedTuple):
@@ -64,8 +72,6 @@ def outputs_and_gradients(
     d_final: PyTree,
     how: How,
 ) -> Result:
-    global traces
-    traces += 1
     floats, rest = eqx.partition((layer, xs, state), eqx.is_inexact_array)
 
     def run(floats: PyTree) -> tuple[PyTree, PyTree]:
@@ -79,8 +85,17 @@ def outputs_and_gradients(
     return _result(run, floats, d_ys, d_final)
 
 
-evaluate = eqx.filter_jit(outputs_and_gradients)
-"""A run and its gradients, `d_ys` and `d_final` being the weights of the sum; compiled once for every set of shapes."""
+@eqx.filter_jit
+def evaluate(traces: Traces, *args: Any) -> Result:
+    """A run and its gradients, `d_ys` and `d_final` being the weights of the sum; compiled once for a set of shapes."""
+    traces.n += 1
+    return outputs_and_gradients(*args)
+
+
+@eqx.filter_jit
+def every_state(layer: SequenceLayer, xs: Array, state: PyTree, mask: Array, resets: Array) -> tuple[Array, PyTree]:
+    """The outputs of a run, and its states after all samples."""
+    return layer.unroll(xs, state, mask=mask, resets=resets, states="every")
 
 
 @eqx.filter_jit
@@ -147,7 +162,7 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 
 
 @dataclasses.dataclass
-class Probe:
+class Probe(Comparisons):
     """A layer with samples, states, flags and cotangents to run it on: 7 rows of `n_time` samples each.
 
     `state` is one that the layer has reached on other samples, another in every row. All is NumPy between the runs, so
@@ -163,6 +178,7 @@ class Probe:
     tolerance: float | None
     rebuild: Callable[[], SequenceLayer] | None
     name: str
+    traces: Traces = dataclasses.field(default_factory=Traces)
 
     @property
     def draws(self) -> bool:
@@ -234,7 +250,7 @@ class Probe:
         if how == "forward":
             state = d_final = None
         xs, state, mask, resets, d_ys, d_final = to_device((xs, state, mask, resets, d_ys, d_final))
-        return to_numpy(evaluate(layer, xs, state, mask, resets, self.key, d_ys, d_final, how))
+        return to_numpy(evaluate(self.traces, layer, xs, state, mask, resets, self.key, d_ys, d_final, how))
 
     def full(self, xs: Any = None, state: Any = None, **options: Any) -> Result:
         """A run with a mask and resets, trivial where they are not given: one compilation for all."""
@@ -280,69 +296,6 @@ class Probe:
             along([r.d_xs for r in results]),
             d_final,
         )
-
-    # ---- comparisons -----------------------------------------------------------------------------------------------
-
-    def close(self, got: Any, expected: Any, case: str, *, tolerance: float | None = None) -> None:
-        """Asserts that two trees agree within the tolerance, which is relative to the largest number of an array."""
-
-        def check(what: str, a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-            given = [t for t in (tolerance, self.tolerance, TOLERANCES.get(dtype, 0.0)) if t is not None]
-            limit = given[0] * max(1.0, np.abs(b).max(initial=0.0)) if np.isfinite(b).all() else 0.0
-            wrong = ~(np.abs(a - b) <= limit) & ~(np.isnan(a) & np.isnan(b))
-            self._no(wrong, a, b, f"{case}: {what}", f"tolerance {limit:.2g}")
-
-        self._compare(got, expected, case, check)
-
-    def identical(self, got: Any, expected: Any, case: str, *, rows: Any = None) -> None:
-        """Asserts that two trees are the same to the last bit, in the given rows (a boolean array) or altogether."""
-
-        def check(what: str, a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-            if rows is not None:
-                a, b = a[rows], b[rows]
-            self._no(~((a == b) | (np.isnan(a) & np.isnan(b))), a, b, f"{case}: {what}", "exactly")
-
-        self._compare(got, expected, case, check)
-
-    def zero(self, got: Any, case: str, *, where: Any = None) -> None:
-        """Asserts that every number of a tree is exactly zero, where `where` (of its leading axes) is True."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(got):
-            a = np.asarray(leaf, np.float64) if where is None else np.asarray(leaf, np.float64)[where]
-            self._no(~(a == 0), a, np.zeros_like(a), f"{case}{jax.tree_util.keystr(path)}", "exactly")
-
-    def finite(self, got: Any, case: str) -> None:
-        """Asserts that a tree has no NaN and no infinity."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(got):
-            if not np.isfinite(np.asarray(leaf, np.float64)).all():
-                self.fail(f"{case}: {jax.tree_util.keystr(path).lstrip('.')} holds NaN or infinity")
-
-    def fail(self, message: str) -> None:
-        """Raises the error of a broken promise."""
-        raise AssertionError(f"{self.name}: {message}")
-
-    def same_shapes(self, got: PyTree, expected: PyTree, case: str) -> None:
-        """Asserts that two trees have the same structure, shapes and dtypes."""
-        if jax.tree.structure(got) != jax.tree.structure(expected):
-            self.fail(f"{case}: the structure is {jax.tree.structure(got)}, not {jax.tree.structure(expected)}")
-        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True):
-            if (a.shape, a.dtype) != (b.shape, b.dtype):
-                name = jax.tree_util.keystr(path)
-                self.fail(f"{case}{name}: expected {b.dtype}{list(b.shape)}, got {a.dtype}{list(a.shape)}")
-
-    def _compare(self, got: Any, expected: Any, case: str, check: Callable) -> None:
-        self.same_shapes(got, expected, case)
-        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True):
-            what = jax.tree_util.keystr(path).lstrip(".") or "value"
-            check(what, np.asarray(a, np.float64), np.asarray(b, np.float64), str(a.dtype))
-
-    def _no(self, wrong: Any, got: np.ndarray, expected: np.ndarray, where: str, how: str) -> None:
-        wrong = np.asarray(wrong)
-        if wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            self.fail(
-                f"{where}: {int(wrong.sum())} of {wrong.size} numbers differ, "
-                f"at {place} expected {expected[place]:.9g}, got {got[place]:.9g} ({how})"
-            )
 
 
 MASKED_ROWS = ("whole", "right-padded", "left-padded", "with gaps", "empty", "first sample only", "last sample only")
@@ -396,7 +349,7 @@ def make_probe(
     n_rows = len(MASKED_ROWS)
 
     def samples() -> np.ndarray:
-        if layer._sample_ndim == 0:
+        if layer.reads_tokens:
             return random.integers(0, 2 if n_in is None else n_in, (n_rows, n_time)).astype(np.int32)
         width = layer.n_in or n_in or 3
         return random.normal(size=(n_rows, n_time, width)).astype(dtype)

@@ -10,10 +10,8 @@ from jaxtyping import PyTree
 
 from .._layer import SequenceLayer
 from ..attention import with_capacity
-from ..layers import Bidirectional, Sequential
-from ..layers._around import Around
 from ._caches import WithFixedCaches
-from ._probe import STEP, Probe, Result, add, to_device
+from ._probe import STEP, Probe, Result, add, every_state, to_device, to_numpy
 
 
 def modes(p: Probe) -> None:
@@ -97,7 +95,7 @@ def _refuses_to_step(p: Probe) -> None:
 def masks(p: Probe) -> None:
     """Promise 2: a masked step is absent."""
     mask = p.masks
-    pollutions = (0, 1, -1, 10**6) if p.layer._sample_ndim == 0 else (0.0, 1.0, np.nan, np.inf, -np.inf, 1e30)
+    pollutions = (0, 1, -1, 10**6) if p.layer.reads_tokens else (0.0, 1.0, np.nan, np.inf, -np.inf, 1e30)
     for resets in (np.zeros_like(mask), np.roll(p.resets, 3, 0)):
         fill = lambda content: _fill(p.xs, ~mask, content)
         base = p.full(fill(0), mask=mask, resets=resets)
@@ -162,10 +160,10 @@ def empty(p: Probe) -> None:
         if not pools:
             p.identical(nothing.d_state, p.d_final, f"{case}: the gradient of the state")
             p.zero(nothing.d_layer, f"{case}: the gradient of the weights")
-        content = np.full_like(p.xs, -1 if p.layer._sample_ndim == 0 else np.nan)
+        content = np.full_like(p.xs, -1 if p.layer.reads_tokens else np.nan)
         masked = p.full(content, state, mask=np.zeros((p.n_rows, p.n_time), bool))
         p.identical(masked.final, nothing.final, f"all masked, from {start}: final")
-        # What is computed behind a pooled output may be rounded otherwise in a program for another length.
+        # What is computed after a pooled output may be rounded otherwise in a program for another length.
         same = p.close if pools and not _pooled_last(p.layer) else p.identical
         for name in ("d_state", "d_layer", *(["ys"] if pools else [])):
             same(getattr(masked, name), getattr(nothing, name), f"all masked, from {start}: {name}")
@@ -190,20 +188,15 @@ def empty(p: Probe) -> None:
 
 
 def _pooled_last(layer: SequenceLayer) -> bool:
-    """Whether the output is the pooled one itself, nothing coming behind it."""
-    if isinstance(layer, Around):
-        return _pooled_last(layer.inner)
-    if isinstance(layer, Sequential):
-        return layer.layers[-1].pools and _pooled_last(layer.layers[-1])
-    if isinstance(layer, Bidirectional):
-        return _pooled_last(layer.forward_layer) and _pooled_last(layer.backward_layer)
-    return layer.pools
+    """Whether the output is the pooled one itself, with nothing after it."""
+    inside = layer.inside or (layer,)
+    return inside[-1].pools and (not layer.inside or all(_pooled_last(la) for la in inside if la.pools))
 
 
 def resets(p: Probe) -> None:
     """Promise 4: rows packed with resets equal separate rows, and nothing crosses."""
     every = np.ones_like(p.masks)
-    # A layer that reads from the end meets a given state behind the last reset, so such states are not compared.
+    # A layer that reads from the end meets a given state after the last reset, so such states are not compared.
     start = {} if p.layer.streams else {"state": p.initial(), "d_final": p.zeros()[1]}
     if not p.draws:
         bare = p.run(resets=p.resets, **start)
@@ -214,7 +207,7 @@ def resets(p: Probe) -> None:
         p.identical(p.full(mask=mask, resets=flags | ~mask, **start), packed, "a reset on a masked step does nothing")
         if not p.draws:
             _separately(p, mask, flags, packed)
-        if p.layer._sample_ndim:
+        if not p.layer.reads_tokens:
             _isolated(p, mask, flags)
     if p.layer.streams:
         _fresh_start(p)
@@ -250,8 +243,8 @@ def _separately(p: Probe, mask: Any, flags: Any, packed: Result) -> None:
                 p.close(_rows(got.final, last), _rows(packed.final, last), f"{case}: state")
                 first = rows & given
                 p.close(_rows(got.d_state, first), _rows(packed.d_state, first), f"{case}: gradient of the state")
-            begun = rows & (flags & mask)[:, s]  # by a reset, not in a given state
-            d_layers += [got.d_layer, p.through_start(_only(begun, got.d_state))]
+            started = rows & (flags & mask)[:, s]  # by a reset, not in a given state
+            d_layers += [got.d_layer, p.through_start(_only(started, got.d_state))]
     p.close(add(*d_layers), packed.d_layer, "packed and as rows of their own: gradient of the weights")
 
 
@@ -323,9 +316,9 @@ def causality(p: Probe) -> None:
         case = f"of samples after the output at {now}"
         later = np.broadcast_to(t > now, p.xs.shape[:2])
         p.zero(got.d_xs, f"the gradient {case}", where=later)
-        if p.layer.receptive_field is not None and p.layer._sample_ndim:
+        if p.layer.receptive_field is not None and not p.layer.reads_tokens:
             _reaches_back(p, got.d_xs, now, p.layer.receptive_field)
-        content = 1 - np.minimum(p.xs, 1) if p.layer._sample_ndim == 0 else np.full_like(p.xs, np.nan)
+        content = 1 - np.minimum(p.xs, 1) if p.layer.reads_tokens else np.full_like(p.xs, np.nan)
         dirty = p.full(np.where(_lift(later, p.xs), content, p.xs))
         p.identical(dirty.ys, clean.ys, f"the content {case}", rows=~later)
 
@@ -353,6 +346,23 @@ def final_state(p: Probe) -> None:
     for n in range(p.n_time + 1):
         rows = lengths == n
         p.close(_rows(final, rows), _rows(states[n], rows), f"the final state of rows of length {n}")
+
+
+def states(p: Probe) -> None:
+    """Promise 7: `unroll(states="every")` returns the states that steps reach."""
+    if not p.layer.streams or p.draws:
+        return
+    mask, resets, state, y = p.masks, np.roll(p.resets, 3, 0), p.state, None
+    ys, every = to_numpy(every_state(p.layer, *to_device((p.xs, state, mask, resets))))
+    for t in range(p.n_time):
+        d_ys = p.d_ys if p.layer.pools else p.d_ys[:, t]
+        y, state, *_ = p.run(p.xs[:, t], state, how="step", mask=mask[:, t], resets=resets[:, t], d_ys=d_ys)
+        case = f'sample {t} of unroll(states="every") and of steps'
+        p.close(jax.tree.map(lambda a, t=t: a[:, t], every), state, f"{case}: state")
+        if not p.layer.pools:
+            p.close(ys[:, t], y, f"{case}: output")
+    if p.layer.pools:
+        p.close(ys, y, 'unroll(states="every") and steps: output')
 
 
 def _lift(flags: Any, like: Any) -> Any:

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import PyTree
 
 from .._layer import SequenceLayer
-from . import _probe
+from ._compare import TOLERANCES
 from ._probe import (
     Probe,
     Result,
@@ -48,7 +48,7 @@ def rows(p: Probe) -> None:
     for i in range(0, p.n_rows, 2):
         others = np.arange(p.n_rows) != i
         xs = p.xs.copy()
-        xs[i] = 1 if p.layer._sample_ndim == 0 else np.nan
+        xs[i] = 1 if p.layer.reads_tokens else np.nan
         got = p.full(xs)
         for name in ("ys", "final", "d_xs", "d_state"):
             case = f"other content in row {i}: {name} of the other rows"
@@ -104,7 +104,7 @@ def dtypes(p: Probe) -> None:
         exact = _in_dtype(p, jnp.float64)
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         got = _in_dtype(p, dtype)
-        name, limit = jnp.dtype(dtype).name, _probe.TOLERANCES[jnp.dtype(dtype).name]
+        name, limit = jnp.dtype(dtype).name, TOLERANCES[jnp.dtype(dtype).name]
         p.finite(got, name)
         for what in ("ys", "final") if dtype != jnp.float32 else Result._fields:
             a, b = (jax.tree.map(lambda v: np.asarray(v, np.float64), getattr(r, what)) for r in (got, exact))
@@ -137,18 +137,18 @@ def _in_dtype(p: Probe, dtype: Any) -> Result:
 
 def compilation(p: Probe) -> None:
     """Promise 8: one trace for any lengths, any second call, any layer of the same configuration."""
-    before = _probe.traces
+    before = p.traces.n
     p.full()
     for shift in range(p.n_rows):
         p.full(mask=np.roll(p.masks, shift, 0), resets=p.resets)
-    if _probe.traces > before + 1:
-        p.fail(f"{_probe.traces - before} traces for rows of other lengths and resets")
-    before = _probe.traces
+    if p.traces.n > before + 1:
+        p.fail(f"{p.traces.n - before} traces for rows of other lengths and resets")
+    before = p.traces.n
     p.full(layer=jax.tree.map(lambda a: a, p.layer))
     if p.rebuild is not None:
         p.full(layer=p.rebuild())
-    if _probe.traces > before:
-        p.fail("a layer of the same configuration is traced anew: it holds something that is not equal to its like")
+    if p.traces.n > before:
+        p.fail("a layer of the same configuration is traced again: it holds something that is not equal to its like")
 
 
 @eqx.filter_jit
@@ -173,7 +173,7 @@ def training(p: Probe) -> None:
     p.same_shapes(new, floats, "the weights after an optimiser step")
     if not eqx.tree_equal(kept, rest):
         p.fail("an optimiser step changes what is no trainable array")
-    before = _probe.traces
+    before = p.traces.n
     p.finite(p.full(layer=updated), "after an optimiser step")
-    if _probe.traces > before:
-        p.fail("the layer is traced anew after an optimiser step")
+    if p.traces.n > before:
+        p.fail("the layer is traced again after an optimiser step")

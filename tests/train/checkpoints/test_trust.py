@@ -214,7 +214,7 @@ def test_the_table_holds_layers_states_and_functions_alone():
         private = any(p.startswith("_") for p in module.split("."))
         kinds = issubclass(cls, (eqx.Module, enum.Enum)) or hasattr(cls, "_fields")
         assert (kinds and not private) or module in (
-            *("sequinox.layers._several", "sequinox.models._recurrent_net"),
+            *("sequinox.layers._composite", "sequinox.models._recurrent_net"),
             *("equinox.nn._shared", "equinox.nn._stateful"),
         )
         assert not any(room in cls.__module__ for room in (".train", ".interop", ".testing", ".tasks"))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import sequinox
 
 from ... import attention, convolution, filters, layers, models, recurrent
-from ...layers._several import Named
+from ...layers._composite import Named
 from ...models._recurrent_encoder_decoder import same
 from ...models._recurrent_net import Part
 
@@ -54,7 +54,7 @@ _OF_JAX_LAX = (
 )
 # What modules put there themselves, under the names that these have where they are at home.
 _PRIVATE: dict[str, Any] = {
-    "sequinox.layers._several:Named": Named,
+    "sequinox.layers._composite:Named": Named,
     "sequinox.models._recurrent_net:Part": Part,
     "sequinox.models._recurrent_encoder_decoder:same": same,
     "equinox.nn._mlp:_identity": eqx.nn._mlp._identity,  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,11 +10,8 @@ import numpy as np
 import optax
 
 from ..._layer import SequenceLayer
+from ..._types import State
 from ...attention._cache import is_cache
-from ...layers import Bidirectional, Stack
-from ...layers._around import Around
-from ...layers._pooling import Pooling
-from ...layers._several import Several
 
 
 class MemoryEstimate(NamedTuple):
@@ -92,7 +89,7 @@ def memory_estimate(
         if value < 1:
             raise ValueError(f"{who}: {name} must be at least 1, got {value}.")
     shape = (int(batch_size), int(time))
-    if model._sample_ndim == 0:
+    if model.reads_tokens:
         return estimate(model, jax.ShapeDtypeStruct(shape, jnp.int32), optimiser)
     if model.n_in is None:
         raise ValueError(f"{who}: the model reads samples of any width (n_in is None), so its memory is not known.")
@@ -124,21 +121,13 @@ def estimate(
     )
 
 
-def _states(layer: Any, state: Any, time: int) -> int:
+def _states(layer: SequenceLayer, state: State, time: int) -> int:
     """Bytes of a layer's state over all samples."""
-    if layer.receptive_field is not None or isinstance(layer, Pooling):  # it is not read again to make the next one
-        return _bytes(state)
-    inner, parts = [], []
-    if isinstance(layer, Several):
-        inner, parts = layer.layers, layer._apart(state)
-    elif isinstance(layer, Stack):
-        inner, parts = [layer.layer] * layer.depth, state
-    elif isinstance(layer, Bidirectional):
-        inner, parts = (layer.forward_layer, layer.backward_layer), state
-    elif isinstance(layer, Around):
-        inner, parts = [layer.inner], [state]
-    if inner:
-        return sum(_states(la, part, time) for la, part in zip(inner, parts, strict=True))
+    if layer.receptive_field is not None or (layer.pools and not layer.inside):
+        return _bytes(state)  # it is not read again to make the next one
+    if layer.inside:
+        parts = zip(layer.inside, layer._split_state(state), strict=True)
+        return sum(_states(inner, part, time) for inner, part in parts)
     leaves = jax.tree.leaves(state, is_leaf=is_cache)
     # Counters have no derivative, so none is kept.
     return sum(_bytes(leaf) if is_cache(leaf) else time * _bytes(eqx.filter(leaf, _is_trained)) for leaf in leaves)

@@ -9,10 +9,11 @@ import jax
 from jaxtyping import Array
 
 from .._checks import float_dtype
-from .._drop import need_key
+from .._dropout import need_key
+from .._layer import S
 from .._types import DType, PRNGKey
 from ._cell import Implementation, RecurrentCell
-from ._plan import run
+from ._plan import call_transition
 
 
 class Noise(NamedTuple):
@@ -22,7 +23,7 @@ class Noise(NamedTuple):
     inner: Any
 
 
-class AroundCell(RecurrentCell):
+class CellWrapper(RecurrentCell[S]):
     """A cell that runs another, `cell`, and is random in training."""
 
     cell: eqx.AbstractVar[RecurrentCell]
@@ -67,7 +68,9 @@ class AroundCell(RecurrentCell):
         return None if own is None and inner is None else Noise(own, inner)
 
     def _run_inside(self, affine: Callable, x: Array, state: Any, noise: Noise | None) -> Any:
-        return run(type(self.cell).transition, self.cell, affine, x, state, None if noise is None else noise.inner)
+        return call_transition(
+            type(self.cell).transition, self.cell, affine, x, state, None if noise is None else noise.inner
+        )
 
 
 def check_cell(cell: Any, who: str) -> RecurrentCell:
@@ -86,7 +89,9 @@ def watch(cell: RecurrentCell, look: Callable[[Callable[..., Any], Array, Any], 
 
     def one(x: Array, state: Any) -> Any:
         noise = cell.noise(jax.random.key(0), (), dtype)
-        return look(lambda affine, x, state: run(type(cell).transition, cell, affine, x, state, noise), x, state)
+        return look(
+            lambda affine, x, state: call_transition(type(cell).transition, cell, affine, x, state, noise), x, state
+        )
 
     state = jax.eval_shape(lambda: cell.start(dtype))
     return jax.make_jaxpr(one)(jax.ShapeDtypeStruct((cell.n_in,), dtype), state).jaxpr

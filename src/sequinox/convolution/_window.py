@@ -1,6 +1,6 @@
 """What a window sees: every sample beside the real samples before it.
 
-    window = read(xs, past, mask, resets)
+    window = window_over(xs, past, mask, resets)
     window.past                    # the last real samples after the stretch: the next state
     window.lagged(2)               # for every sample the one two real samples back
     window.restore(ys)             # outputs, computed from those, at the places of their samples
@@ -25,21 +25,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
-from ._layer import select
+from .._layer import select
 
 
 class Window(NamedTuple):
     """A stretch of samples beside those before it."""
 
     samples: Shaped[Array, "*batch depth+time n"]
-    """Past and samples, oldest first; of the samples the real ones first, zeros behind them."""
+    """Past and samples, oldest first; of the samples the real ones first, then zeros."""
     past: Shaped[Array, "*batch depth n"]
     """The last `depth` real samples since the last reset, oldest first: what the next stretch reads."""
     since: Int[Array, "*batch time"] | None
     """How many samples one sees, its own included: those since the reset, more than `depth` where there was none in
     this stretch. None if there are no resets: then all see all."""
     place: Int[Array, "*batch time"] | None
-    """Where each sample stands among the packed ones; None where they stand as they came."""
+    """The place of each sample among the packed ones; None if they are as they came."""
 
     @property
     def depth(self) -> int:
@@ -64,7 +64,7 @@ class Window(NamedTuple):
         return ys if self.place is None else jnp.take_along_axis(ys, jnp.expand_dims(self.place, -1), -2)
 
 
-def read(
+def window_over(
     xs: Shaped[Array, "*batch time n"],
     past: Shaped[Array, "*batch depth n"],
     mask: Bool[Array, "*batch time"] | None,

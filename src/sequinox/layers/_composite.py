@@ -1,15 +1,21 @@
-"""What layers that hold several others share: their names, and a state of their states."""
+"""What layers made of a list of others share: their names, and a state of their states."""
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 
-from .._checks import batch_shape, check_tuple, float_dtype
+from .._checks import batch_shape, float_dtype
 from .._layer import SequenceLayer
 from .._types import BatchShape, DType, State
+
+LayerLike: TypeAlias = SequenceLayer | Callable[..., Any] | dict[str, Any]
+"""What a composed layer takes as one: a layer, an Equinox module, a function of one sample, layers by their names."""
+
+LayerList: TypeAlias = list[Any] | tuple[Any, ...] | dict[str, Any]
+"""Several of those, or pairs of a name and one."""
 
 
 class Named(tuple):
@@ -37,8 +43,8 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-class Several(SequenceLayer):
-    """A layer made of several. Its state is the tuple of theirs or, if they have names, a dictionary by those names."""
+class Composite(SequenceLayer):
+    """A layer made of a list of others. Its state is the tuple of theirs, or a dictionary by their names."""
 
     layers: eqx.AbstractVar[tuple[SequenceLayer, ...]]
 
@@ -53,16 +59,16 @@ class Several(SequenceLayer):
         return next((la.offline_reason for la in self.layers if la.offline_reason is not None), None)
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return self.layers
 
     @property
     @abc.abstractmethod
-    def _keeps_width(self) -> bool:
-        """Whether the output has the width of the input, where `n_out` does not tell."""
+    def keeps_width(self) -> bool:
+        """Whether the output is as wide as the samples, where `n_out` is None."""
 
     @abc.abstractmethod
-    def _of(self, layers: tuple[SequenceLayer, ...]) -> "Several":
+    def _of(self, layers: tuple[SequenceLayer, ...]) -> "Composite":
         """The same of other layers."""
 
     def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> Any:
@@ -75,31 +81,17 @@ class Several(SequenceLayer):
         who = f"{type(self).__name__}.init_state"
         batch = batch_shape(batch, who)
         dtype = float_dtype(self.dtype if dtype is None else dtype, who)
-        return self._together([layer.init_state(batch, dtype) for layer in self.layers])
+        return self._join_state([layer.init_state(batch, dtype) for layer in self.layers])
 
-    def _together(self, states: Sequence[State]) -> Any:
+    def _join_state(self, states: Sequence[State]) -> Any:
         return tuple(states) if self.names is None else dict(zip(self.names, states, strict=True))
 
-    def _apart(self, state: Any) -> Sequence[State]:
+    def _split_state(self, state: State) -> Sequence[State]:
         return state if self.names is None else [state[name] for name in self.names]
 
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> Any:
-        names = self.names
-        if names is not None and (not isinstance(state, dict) or set(state) != set(names)):
-            came = list(state) if isinstance(state, dict) else type(state).__name__
-            raise TypeError(f"{where} must be a dictionary of {list(names)}, got {came}")
-        parts = check_tuple(state, len(self.layers), where) if names is None else self._apart(state)
-        places = range(len(self.layers)) if names is None else names
-        return self._together(
-            [
-                layer._conform_state(s, batch, dtype, f"{where}[{place!r}]")
-                for place, layer, s in zip(places, self.layers, parts, strict=True)
-            ]
-        )
-
     def _remember(self, state: State, memory: Any, mask: Any) -> Any:
-        parts = zip(self.layers, self._apart(state), strict=True)
-        return self._together([layer._remember(s, memory, mask) for layer, s in parts])
+        parts = zip(self.layers, self._split_state(state), strict=True)
+        return self._join_state([layer._remember(s, memory, mask) for layer, s in parts])
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):

@@ -1,20 +1,19 @@
 """A layer around another."""
 
 import abc
-from typing import Any
 
 from jaxtyping import Array
 
-from .._layer import SequenceLayer
-from .._types import BatchShape, DType, State
+from .._layer import S, SequenceLayer
+from .._types import BatchShape, DType
 
 
-class Around(SequenceLayer):
-    """A layer that runs another as it is, but for what a subclass says otherwise."""
+class Wrapper(SequenceLayer[S]):
+    """A layer that runs another as it is, except for what a subclass changes."""
 
     @property
     @abc.abstractmethod
-    def inner(self) -> SequenceLayer:
+    def inner(self) -> SequenceLayer[S]:
         """The layer inside."""
 
     @property
@@ -43,33 +42,32 @@ class Around(SequenceLayer):
         return self.inner.receptive_field
 
     @property
-    def _keeps_width(self) -> bool:
-        return self.inner._keeps_width
+    def keeps_width(self) -> bool:
+        return self.inner.keeps_width
 
     @property
-    def _inside(self) -> tuple[SequenceLayer, ...]:
+    def inside(self) -> tuple[SequenceLayer, ...]:
         return (self.inner,)
 
-    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> State:
+    def init_state(self, batch: BatchShape = (), dtype: DType | None = None) -> S:
         """That of the layer inside."""
         return self.inner.init_state(batch, dtype)
 
-    def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
+    def _step(self, x: Array, state: S, key: Array | None) -> tuple[Array, S]:
         return self.inner._step(x, state, key)
 
     def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, State]:
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
+    ) -> tuple[Array, S]:
         return self.inner._unroll(xs, state, mask, resets, key)
 
-    def _forward(self, xs: Array, mask: Array | None, resets: Array | None, key: Array | None) -> Array:
-        return self.inner._forward(xs, mask, resets, key)
+    def _unroll_from(
+        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+    ) -> tuple[Array, S]:
+        return self.inner._unroll_from(xs, state, mask, resets, key, start)
 
     def _filler(self, x: Array) -> Array:
         return self.inner._filler(x)
 
-    def _remember(self, state: State, memory: Array, mask: Array | None) -> State:
+    def _remember(self, state: S, memory: Array, mask: Array | None) -> S:
         return self.inner._remember(state, memory, mask)
-
-    def _conform_state(self, state: Any, batch: tuple[int, ...], dtype: Any, where: str) -> State:
-        return self.inner._conform_state(state, batch, dtype, where)

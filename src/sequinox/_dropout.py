@@ -1,27 +1,18 @@
-"""What layers that are random in training share."""
-
-from typing import Any
+"""What layers share that drop numbers in training."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ._checks import number
+from ._checks import check_key
+from ._types import PRNGKey
 
 
-def check_rate(value: Any, who: str, name: str) -> float:
-    """A probability in [0, 1), checked."""
-    rate = number(value, who, name)
-    if not 0 <= rate < 1:
-        raise ValueError(f"{who}: {name} must be at least 0 and less than 1, got {value}")
-    return rate
-
-
-def need_key(key: Array | None, who: str) -> Array:
+def need_key(key: PRNGKey | None, who: str) -> Array:
     """The key of a call in training, or an error that says how to do without."""
     if key is None:
         raise ValueError(f"{who}: a key is needed in training: pass key=, or use equinox.nn.inference_mode(model)")
-    return key
+    return check_key(key, who)
 
 
 def draw_kept(key: Array, p: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
