@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import batch_shape, check_key, flag, float_dtype, number, size
+from .._checks import batch_shape, check_key, flag, float_dtype, size
+from .._drop import check_rate, draw_kept, dropped, need_key
 from .._layer import SequenceLayer
 from .._linear import apply_weight_to_rows, make_weight
 from .._types import BatchShape, DType, Initializer, PRNGKey, State
@@ -41,10 +42,10 @@ class Pointwise(SequenceLayer):
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         return self.apply(x, key), state
 
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None, start: State
     ) -> tuple[Array, State]:
-        del mask, resets
+        del mask, resets, start
         return self.apply(xs, key), state
 
 
@@ -137,9 +138,7 @@ class Dropout(Pointwise):
         Raises:
             ValueError: if `p` is not in [0, 1). On a call in training without a key, if `p` is not 0.
         """
-        self.p = number(p, "Dropout", "p")
-        if not 0 <= self.p < 1:
-            raise ValueError(f"Dropout: p must be at least 0 and less than 1, got {p}")
+        self.p = check_rate(p, "Dropout", "p")
         self.inference = flag(inference, "Dropout", "inference")
         self.n_in = self.n_out = None
 
@@ -147,10 +146,7 @@ class Dropout(Pointwise):
         """Zeros and scaled values in training; `x` in inference."""
         if self.inference or self.p == 0:
             return x
-        if key is None:
-            raise ValueError("Dropout: a key is needed in training: pass key=, or use equinox.nn.inference_mode(model)")
-        kept = jax.random.bernoulli(check_key(key, "Dropout"), 1 - self.p, x.shape)
-        return jnp.where(kept, x / (1 - self.p), jnp.zeros_like(x))
+        return dropped(draw_kept(need_key(key, "Dropout"), self.p, x.shape), x, self.p)
 
 
 class PerSample(Pointwise):
