@@ -87,14 +87,12 @@ class SequenceLayer(eqx.Module, Generic[S]):
         A layer that pools writes its own: its output of no samples is that of the state.
         """
         start = None if mask is None and resets is None else self._initial(xs)
-        return scan_steps(self, xs, state, mask, resets, key, start)
+        return self._unroll_from(xs, state, mask, resets, key, start)
 
     def _unroll_from(
-        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None, start: S | None
     ) -> tuple[Array, S]:
         """As `_unroll`, but a reset goes back to `start`, which has the batch axes. Default: a scan over `_step`."""
-        if not jax.tree.leaves(state):
-            return self._unroll(xs, state, mask, resets, key)
         return scan_steps(self, xs, state, mask, resets, key, start)
 
     def _unroll_every(
@@ -113,8 +111,8 @@ class SequenceLayer(eqx.Module, Generic[S]):
         return (state,) if len(self.inside) == 1 else state
 
     def _filler(self, x: Array) -> Array:
-        """What replaces masked samples; of the shape of `x`. Default: zeros."""
-        return jnp.zeros_like(x)
+        """What replaces masked samples; of the shape of `x`. Default: that of the first layer inside, or zeros."""
+        return self.inside[0]._filler(x) if self.inside else jnp.zeros_like(x)
 
     def _draw_once(self, key: Array | None) -> tuple["SequenceLayer", Array | None]:
         """The layer with the weights drawn that are the same for all samples of a stretch, and a key for its steps.
@@ -140,13 +138,13 @@ class SequenceLayer(eqx.Module, Generic[S]):
 
     @property
     def pools(self) -> bool:
-        """Whether a stretch has one output, `"*batch n_out"`, instead of one a sample."""
-        return False
+        """Whether a stretch has one output, `"*batch n_out"`, instead of one a sample. Default: if so inside."""
+        return any(layer.pools for layer in self.inside)
 
     @property
     def offline_reason(self) -> str | None:
-        """Why the layer cannot run in a stream, or None if it can."""
-        return None
+        """Why the layer cannot run in a stream, or None if it can. Default: the first reason inside."""
+        return next((la.offline_reason for la in self.inside if la.offline_reason is not None), None)
 
     @property
     def receptive_field(self) -> int | None:
@@ -176,7 +174,7 @@ class SequenceLayer(eqx.Module, Generic[S]):
 
     @property
     def needs_width(self) -> bool:
-        """Whether the state cannot be made before `with_width`. Default: whether a layer inside needs it."""
+        """Whether the state cannot be made before `with_width`. Default: if so inside."""
         return any(layer.needs_width for layer in self.inside)
 
     @property

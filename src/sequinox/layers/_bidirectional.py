@@ -84,11 +84,6 @@ class Bidirectional(SequenceLayer):
         self.n_out = None if one is None or other is None else one + other
 
     @property
-    def pools(self) -> bool:
-        """Whether both layers do."""
-        return self.forward_layer.pools
-
-    @property
     def keeps_width(self) -> bool:
         return False
 

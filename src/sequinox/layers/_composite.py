@@ -54,18 +54,13 @@ class Composite(SequenceLayer):
         return getattr(self.layers, "names", None)
 
     @property
-    def offline_reason(self) -> str | None:
-        """That of the first layer that has one."""
-        return next((la.offline_reason for la in self.layers if la.offline_reason is not None), None)
-
-    @property
     def inside(self) -> tuple[SequenceLayer, ...]:
         return self.layers
 
     @property
-    @abc.abstractmethod
     def keeps_width(self) -> bool:
-        """Whether the output is as wide as the samples, where `n_out` is None."""
+        """Whether all layers do."""
+        return all(layer.keeps_width for layer in self.layers)
 
     @abc.abstractmethod
     def _of(self, layers: tuple[SequenceLayer, ...]) -> "Composite":

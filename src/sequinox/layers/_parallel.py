@@ -84,11 +84,6 @@ class Parallel(Composite):
             self.n_out = sum(known)
 
     @property
-    def pools(self) -> bool:
-        """Whether the layers do."""
-        return self.layers[0].pools
-
-    @property
     def receptive_field(self) -> int | None:
         """That of the layer that looks back furthest; None if one has no bound."""
         fields = [layer.receptive_field for layer in self.layers]

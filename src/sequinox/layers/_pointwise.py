@@ -44,10 +44,10 @@ class Pointwise(SequenceLayer):
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
         return self.apply(x, key), state
 
-    def _unroll(
-        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
+    def _unroll_from(
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None, start: State
     ) -> tuple[Array, State]:
-        del mask, resets
+        del mask, resets, start
         return self.apply(xs, key), state
 
 

@@ -79,7 +79,7 @@ class Remat(Wrapper[S]):
         return _in_stretches(self.layer, self.checkpoint_every, xs, state, mask, resets, key)
 
     def _unroll_from(
-        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None, start: S | None
     ) -> tuple[Array, S]:
         run = lambda layer, *args: layer._unroll_from(*args)
         return eqx.filter_checkpoint(run)(self.layer, xs, state, mask, resets, key, start)

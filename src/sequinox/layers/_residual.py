@@ -113,7 +113,7 @@ class Residual(Wrapper):
         return self._add(ys, self._past(xs, mask, others)), state
 
     def _unroll_from(
-        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None, start: State
     ) -> tuple[Array, State]:
         own, others = self._keys(key)
         ys, state = self.layer._unroll_from(xs, state, mask, resets, own, start)

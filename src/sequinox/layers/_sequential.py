@@ -85,18 +85,9 @@ class Sequential(Composite):
         self.n_out = width
 
     @property
-    def pools(self) -> bool:
-        """Whether one of the layers does."""
-        return any(layer.pools for layer in self.layers)
-
-    @property
     def receptive_field(self) -> int | None:
         """One more than the sum of how far each layer looks back; None if one has no bound."""
         return composed_field(layer.receptive_field for layer in self.layers)
-
-    @property
-    def keeps_width(self) -> bool:
-        return all(layer.keeps_width for layer in self.layers)
 
     def _of(self, layers: tuple[SequenceLayer, ...]) -> "Sequential":
         return Sequential(layers)
@@ -110,11 +101,8 @@ class Sequential(Composite):
         return Sequential(with_names(self.names, fitted))
 
     def _step(self, x: Array, state: State, key: Array | None) -> tuple[Array, State]:
-        states = []
-        for layer, s, k in zip(self.layers, self._split_state(state), split_key(key, len(self.layers)), strict=True):
-            x, s = layer.step(x, s, key=k)
-            states.append(s)
-        return x, self._join_state(states)
+        run = lambda layer, x, s, key: layer.step(x, s, key=key)
+        return self._run([run] * len(self.layers), x, state, key)
 
     def _unroll(
         self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None
@@ -123,7 +111,7 @@ class Sequential(Composite):
         return self._run([run] * len(self.layers), xs, state, key)
 
     def _unroll_from(
-        self, xs: Array, state: State, mask: Array | None, resets: Array, key: Array | None, start: State
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None, start: State
     ) -> tuple[Array, State]:
         def run(layer: SequenceLayer, xs: Array, s: State, key: Array | None, start: State) -> tuple[Array, State]:
             xs = xs if mask is None else select(mask, xs, layer._filler(xs))

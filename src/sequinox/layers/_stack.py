@@ -72,11 +72,6 @@ class Stack(SequenceLayer):
         self.n_in, self.n_out = first.n_in, first.n_out
 
     @property
-    def offline_reason(self) -> str | None:
-        """That of the layers."""
-        return self.layer.offline_reason
-
-    @property
     def receptive_field(self) -> int | None:
         """One more than the sum of how far each layer looks back; None if they have no bound."""
         return composed_field(self.layer.receptive_field for _ in range(self.depth))
@@ -126,13 +121,7 @@ class Stack(SequenceLayer):
         return _scan(self, xs, state, mask, resets, key)
 
     def _unroll_from(
-        self,
-        xs: Array,
-        state: tuple[State, ...],
-        mask: Array | None,
-        resets: Array,
-        key: Array | None,
-        start: tuple[State, ...],
+        self, xs: Array, state: State, mask: Array | None, resets: Array | None, key: Array | None, start: State
     ) -> tuple[Array, tuple[State, ...]]:
         return _scan(self, xs, state, mask, resets, key, start)
 
@@ -141,9 +130,6 @@ class Stack(SequenceLayer):
 
     def _split_state(self, state: tuple[State, ...]) -> tuple[State, ...]:
         return state
-
-    def _filler(self, x: Array) -> Array:
-        return self.layer._filler(x)
 
     def _remember(self, state: tuple[State, ...], memory: Array, mask: Array | None) -> tuple[State, ...]:
         return tuple(layer._remember(s, memory, mask) for layer, s in zip(self, state, strict=True))

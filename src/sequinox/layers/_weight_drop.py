@@ -109,7 +109,7 @@ class WeightDrop(Wrapper[S]):
         return layer._unroll(xs, state, mask, resets, key)
 
     def _unroll_from(
-        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None, start: S | None
     ) -> tuple[Array, S]:
         layer, key = self._drop(key)
         return layer._unroll_from(xs, state, mask, resets, key, start)

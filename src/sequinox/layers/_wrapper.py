@@ -27,16 +27,6 @@ class Wrapper(SequenceLayer[S]):
         return self.inner.n_out
 
     @property
-    def pools(self) -> bool:
-        """Whether the layer inside does."""
-        return self.inner.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the layer inside."""
-        return self.inner.offline_reason
-
-    @property
     def receptive_field(self) -> int | None:
         """That of the layer inside."""
         return self.inner.receptive_field
@@ -62,12 +52,9 @@ class Wrapper(SequenceLayer[S]):
         return self.inner._unroll(xs, state, mask, resets, key)
 
     def _unroll_from(
-        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None, start: S | None
     ) -> tuple[Array, S]:
         return self.inner._unroll_from(xs, state, mask, resets, key, start)
-
-    def _filler(self, x: Array) -> Array:
-        return self.inner._filler(x)
 
     def _remember(self, state: S, memory: Array, mask: Array | None) -> S:
         return self.inner._remember(state, memory, mask)

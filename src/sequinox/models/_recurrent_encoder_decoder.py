@@ -135,19 +135,11 @@ class RecurrentEncoderDecoder(SequenceLayer):
         return SourceState((), self.decoder.init_state(batch, dtype), self.head.init_state(batch, dtype))
 
     @property
-    def pools(self) -> bool:
-        """Whether the head does."""
-        return self.head.pools
-
-    @property
     def inside(self) -> tuple[SequenceLayer, ...]:
         return self.decoder, self.head
 
     def _split_state(self, state: SourceState) -> tuple[State, State]:
         return state.decoder, state.head
-
-    def _filler(self, x: Array) -> Array:
-        return self.decoder._filler(x)
 
     def _step(self, x: Array, state: SourceState, key: Array | None) -> tuple[Array, SourceState]:
         own, others = self._keys(state, key)

@@ -57,16 +57,6 @@ class TiedReadout(SequenceLayer):
         self.body = body
 
     @property
-    def pools(self) -> bool:
-        """Whether the body does."""
-        return self.body.pools
-
-    @property
-    def offline_reason(self) -> str | None:
-        """That of the body."""
-        return self.body.offline_reason
-
-    @property
     def receptive_field(self) -> int | None:
         """That of the body."""
         return self.body.receptive_field

@@ -102,14 +102,8 @@ class RecurrentCell(SequenceLayer[S]):
         apart = lambda a: a.reshape(*batch, *a.shape[1:])
         return apart(y.astype(x.dtype)), jax.tree.map(apart, state)
 
-    def _unroll(
-        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None
-    ) -> tuple[Array, S]:
-        start = None if mask is None and resets is None else self._initial(xs)
-        return _unroll_jitted(self, xs, state, mask, resets, start, key)
-
     def _unroll_from(
-        self, xs: Array, state: S, mask: Array | None, resets: Array, key: Array | None, start: S
+        self, xs: Array, state: S, mask: Array | None, resets: Array | None, key: Array | None, start: S | None
     ) -> tuple[Array, S]:
         return _unroll_jitted(self, xs, state, mask, resets, start, key)
 
