@@ -107,7 +107,7 @@ def test_from_a_carried_state_and_in_parts_of_a_batch():
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_look_back_reaches_n_samples_further(n, stride):
-    """Windows of n + stride samples, masked before the row begins, as `Windows(lookback=n)` gives them."""
+    """Windows of n + stride samples, masked before the row begins, as `Windows(look_back=n)` gives them."""
     time = 3 * stride
     model, batch = rnn(), data(time)
     early = lambda leaf: jnp.concatenate([jnp.zeros_like(leaf[:, :n]), leaf], axis=1)
@@ -130,7 +130,7 @@ def test_rows_that_begin_and_end_inside_windows(n):
     lengths, lanes, length = (5, 9, 2, 7, 1), 2, 4
     rows = [data(time, rows=1) for time in lengths]
     xs, ys = ([np.asarray(row[name][0]) for row in rows] for name in ("x", "y"))
-    windows = Windows(xs, ys, batch_size=lanes, length=length, lookback=n, seed=0, shuffle=False)
+    windows = Windows(xs, ys, batch_size=lanes, length=length, look_back=n, seed=0, shuffle=False)
     model = rnn()
     reading = lambda model, batch, key, carry: objective(
         model, {"x": batch.inputs, "y": batch.targets, "mask": batch.mask, "resets": batch.resets}, key, carry

@@ -122,7 +122,7 @@ def look_back(objective: Any, n: Any, *, axes: Any = None) -> Callable[..., Any]
 
     For windows that overlap: each begins with `n` samples that earlier windows have counted, and moves on by the rest,
     $k_1$ samples. So every loss reaches back at least `n` samples and at most $k_2 = n + k_1$, where windows side by
-    side cut the first of them off from everything. `Windows(..., lookback=n)` gives such windows.
+    side cut the first of them off from everything. `Windows(..., look_back=n)` gives such windows.
 
     Arguments:
         objective: `(model, batch, key, carry) -> (loss, metrics, carry)`.
