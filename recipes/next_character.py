@@ -133,7 +133,7 @@ def main(options: Options) -> float:
         [targets[has_next]],
         batch_size=options.batch,
         length=options.window,
-        lookback=options.look_back,
+        look_back=options.look_back,
         cut=True,
         seed=options.seed,
     )

@@ -110,7 +110,7 @@ def test_an_option_of_an_objective_is_no_key():
         return scaled(model, batch, rng)
 
     for objective in (scaled, keyed, unnamed):
-        GradientFunction(objective)({"w": jnp.ones(2)}, None, 3.0)
+        GradientFunction(objective)({"w": jnp.ones(2)}, None, 3.0)  # pyright: ignore[reportArgumentType]
     assert seen == [2.0, 3.0, 3.0]
 
 

@@ -122,8 +122,8 @@ def test_the_epoch_that_is_best_on_what_is_held_out_is_tested(tmp_path, capsys, 
             "runs/x holds an earlier run (metrics.jsonl): give --resume to continue it, or another --out.",
         ),
         (
-            "fit: stopped at step 81 of 420, saved in runs/x; resume=True goes on from there.",
-            "stopped at step 81 of 420, saved in runs/x; --resume goes on from there.",
+            "fit: stopped at step 81 of 420, saved in runs/x; resume=True continues from there",
+            "stopped at step 81 of 420, saved in runs/x; --resume continues from there",
         ),
         (
             "fit: this is not the run that was saved:\n  config['learning_rate']: 1 in the checkpoint, 2 now\n  x: 1",
@@ -142,9 +142,9 @@ def test_errors_speak_of_the_commands_own_options(message, expected):
     ("error", "status", "line"),
     [
         (
-            KeyboardInterrupt("fit: stopped at step 2; resume=True goes on."),
+            KeyboardInterrupt("fit: stopped at step 2; resume=True continues"),
             130,
-            "stopped at step 2; --resume goes on.",
+            "stopped at step 2; --resume continues",
         ),
         (KeyboardInterrupt(), 130, "stopped"),
         (ValueError("n_hidden must be 1"), 2, "--hidden must be 1"),

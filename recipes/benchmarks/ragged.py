@@ -105,7 +105,7 @@ def measure(name: str, make: Callable, options: Options) -> bool:
     optimiser = optax.adam(1e-3)
     runs = {}
     for way, (source, model, objective) in ways(inputs, labels, options).items():
-        step = make_step(objective, optimiser)
+        step = make_step(optimiser, objective)
         state = init_train_state(model, optimiser, jax.random.key(1))
         runs[way] = [source, step, state, []]
     for repeat in range(options.repeats + 1):

@@ -6,6 +6,7 @@ Microseconds a step, medians over blocks of steps taken in turn; n_in 16, n_hidd
 is installed (`pip install "sequinox[parity]"`).
 """
 
+import dataclasses
 import importlib.util
 import os
 import statistics
@@ -14,11 +15,22 @@ import time
 import equinox as eqx
 import jax
 import numpy as np
+import tyro
 
 import sequinox as sqx
 
 # Otherwise JAX hands each step to another thread, and waking it takes longer than the step.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """One step at batch 1."""
+
+    blocks: int = 15
+    """Blocks of steps, after one that is not counted; medians are shown."""
+    steps: int = 400
+    """Steps a block."""
 
 
 def sequinox_steps(cell_class: type) -> dict:
@@ -52,24 +64,24 @@ def torch_steps(name: str) -> dict:
     return {f"PyTorch {torch.__version__}": step}
 
 
-def main(blocks: int = 15, steps: int = 400) -> None:
+def main(options: Options) -> None:
     """Prints the table."""
     print(f"jax {jax.__version__}, {jax.default_backend()}, {os.cpu_count()} cores")
     x = np.random.default_rng(0).standard_normal(16).astype(np.float32)
     for cell_class in (sqx.LSTM, sqx.GRU):
         ways = sequinox_steps(cell_class) | torch_steps(cell_class.__name__)
         times = {name: [] for name in ways}
-        for block in range(blocks + 1):
+        for block in range(options.blocks + 1):
             for name, step in ways.items():
                 start = time.perf_counter()
-                for _ in range(steps):
+                for _ in range(options.steps):
                     step(x)
                 if block:  # the first compiles
-                    times[name].append((time.perf_counter() - start) / steps)
+                    times[name].append((time.perf_counter() - start) / options.steps)
         print(
             cell_class.__name__, *(f"{name} {1e6 * statistics.median(t):.1f} us" for name, t in times.items()), sep="  "
         )
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Options))

@@ -86,7 +86,7 @@ def windows():
         "model": model,
         "optimiser": optax.chain(adaptive_clip(0.2, history=8, warmup=2), optax.adam(1e-2)),
         "objective": look_back(objective, 2),
-        "batches": Windows(rows(), targets, batch_size=2, length=5, lookback=2, seed=1),
+        "batches": Windows(rows(), targets, batch_size=2, length=5, look_back=2, seed=1),
         "carry": model.init_state(2),
     }
 

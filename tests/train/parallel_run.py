@@ -90,7 +90,7 @@ def _main(directory, rank, port):
     assert len(jax.devices()) == 4 and len(jax.local_devices()) == 2
     run(directory / "two", steps=50, parallel=DataParallel(), shard=(rank, 2))
     result = run(directory / "begun", steps=50, parallel=divided(), shard=(rank, 2), resume=True)
-    weight = result.model.layers[0].R_z
+    weight = result.model.layers[0].R_z  # pyright: ignore[reportAttributeAccessIssue]
     assert weight.addressable_shards[0].data.size == weight.size // 4, weight.sharding
     jax.distributed.shutdown()
 

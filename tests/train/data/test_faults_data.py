@@ -27,8 +27,8 @@ SOURCES = {
     ),
     "Packs": lambda **o: Packs(rows(), per_sample(), **{"batch_size": 2, "length": 10, "seed": 3, **o}),
     "Windows": lambda **o: Windows(rows(), per_sample(), **{"batch_size": 4, "length": 2, "seed": 3, **o}),
-    "Windows with lookback": lambda **o: Windows(
-        rows(), None, **{"batch_size": 2, "length": 3, "lookback": 4, "seed": 3, **o}
+    "Windows with a look back": lambda **o: Windows(
+        rows(), None, **{"batch_size": 2, "length": 3, "look_back": 4, "seed": 3, **o}
     ),
     "Windows, cut": lambda **o: Windows(rows(), None, **{"batch_size": 4, "length": 2, "cut": True, "seed": 3, **o}),
 }

@@ -169,23 +169,23 @@ def test_lanes_that_are_cut_begin_on_a_real_sample():
     assert batch.real.tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("lookback", [1, 3])
-def test_a_look_back_shows_the_marks_of_the_past_once_more_and_its_targets_not(lookback):
+@pytest.mark.parametrize("look_back", [1, 3])
+def test_a_look_back_shows_the_marks_of_the_past_once_more_and_its_targets_not(look_back):
     full = [i for i, mask in enumerate(MASKS) if mask.any()]
     chosen = lambda given: [given[i] for i in full]
     make = lambda **o: epoch(
         Windows(chosen(sequences()), np.array(full), mask=chosen(MASKS), batch_size=2, length=2, seed=0, **o)
     )
-    plain, looking = make(), make(lookback=lookback)
+    plain, looking = make(), make(look_back=look_back)
     along = lambda batch: (batch.inputs, batch.mask, batch.resets)
     whole = [np.concatenate(arrays, axis=1) for arrays in zip(*map(along, plain), strict=True)]
     for t, (batch, without) in enumerate(zip(looking, plain, strict=True)):
         for got, everything in zip(along(batch), whole, strict=True):
-            early = np.zeros((2, lookback, *everything.shape[2:]), everything.dtype)
-            expected = np.concatenate([early, everything], axis=1)[:, 2 * t : 2 * t + 2 + lookback]
+            early = np.zeros((2, look_back, *everything.shape[2:]), everything.dtype)
+            expected = np.concatenate([early, everything], axis=1)[:, 2 * t : 2 * t + 2 + look_back]
             np.testing.assert_array_equal(got, expected)
-        assert not batch.targets.mask[:, :lookback].any()
-        np.testing.assert_array_equal(batch.targets.mask[:, lookback:], without.targets.mask)
+        assert not batch.targets.mask[:, :look_back].any()
+        np.testing.assert_array_equal(batch.targets.mask[:, look_back:], without.targets.mask)
 
 
 # ---- targets of whole sequences ----------------------------------------------------------------------------------

@@ -91,9 +91,9 @@ def test_a_carried_state_gives_the_outputs_of_whole_sequences():
                 np.testing.assert_allclose(got, layer(sequence), atol=1e-6)
 
 
-def test_lookback_shows_the_lanes_past_before_each_window():
+def test_look_back_shows_the_lanes_past_before_each_window():
     plain = Windows(rows(), per_sample(), batch_size=3, length=4, seed=1)
-    looking = Windows(rows(), per_sample(), batch_size=3, length=4, seed=1, lookback=6)
+    looking = Windows(rows(), per_sample(), batch_size=3, length=4, seed=1, look_back=6)
     assert plain.steps_per_epoch == looking.steps_per_epoch
     along = lambda batch: (batch.inputs, batch.targets, batch.mask, batch.resets)
     whole = [np.concatenate(arrays, axis=1) for arrays in zip(*map(along, epoch(plain)), strict=True)]
@@ -106,13 +106,13 @@ def test_lookback_shows_the_lanes_past_before_each_window():
         np.testing.assert_array_equal(batch.real, batch.mask[:, 6:].any(axis=1))
 
 
-@pytest.mark.parametrize("lookback", [0, 5])
-def test_one_target_a_sequence_comes_once_where_it_ends(lookback):
-    source = Windows(rows(FULL), per_sequence(FULL), batch_size=2, length=3, seed=0, lookback=lookback)
+@pytest.mark.parametrize("look_back", [0, 5])
+def test_one_target_a_sequence_comes_once_where_it_ends(look_back):
+    source = Windows(rows(FULL), per_sequence(FULL), batch_size=2, length=3, seed=0, look_back=look_back)
     found = []
     for batch in epoch(source):
         values, ends = batch.targets
-        assert not values[~ends].any() and not ends[:, :lookback].any()
+        assert not values[~ends].any() and not ends[:, :look_back].any()
         for row, time in np.argwhere(ends):
             i = int(batch.inputs[row, time, 0]) // 100
             assert batch.inputs[row, time, 0] == 100 * i + FULL[i]
@@ -206,7 +206,7 @@ def test_windows_reports_at_the_call():
     [
         ({"inputs": [np.zeros((0, 2))]}, ValueError, "inputs has no sample"),
         ({"targets": per_sequence()}, ValueError, r"is placed at its last real sample, and inputs\[1\] has none"),
-        ({"lookback": -1}, ValueError, "lookback must be at least 0, got -1"),
+        ({"look_back": -1}, ValueError, "look_back must be at least 0, got -1"),
         ({"length": 0}, ValueError, "length must be at least 1, got 0"),
         ({"batch_size": None}, TypeError, "batch_size must be an integer, got None"),
         ({"shard": (0, 3)}, ValueError, "divisible by the 3 processes of shard, got 2"),

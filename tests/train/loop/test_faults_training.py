@@ -132,7 +132,7 @@ def test_second_update_with_the_carried_state_raises():
     """It does not: neither freed buffers nor a graph that was used up."""
     optimiser = optax.adam(1e-2)
     for donate in (False, True):
-        step = make_step(objective, optimiser, donate=donate)
+        step = make_step(optimiser, objective, donate=donate)
         state = init_train_state(lstm(), optimiser, jax.random.key(1), carry=lstm().init_state(ROWS))
         for start in (0, 4, 8):
             state, report = step(state, window(data(), start, start + 4))
@@ -185,7 +185,7 @@ def test_a_python_number_recompiles_every_step(wrap):
     """In a batch it becomes an array; in a module it is part of the program, and stays what it is."""
     objective, traces = counting()
     optimiser = optax.sgd(0.1)
-    step, state = make_step(wrap(objective), optimiser), init_train_state(Net(), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, wrap(objective)), init_train_state(Net(), optimiser, jax.random.key(0))
     state, _ = step(state, small_batch(1.0))
     first = len(traces)
     for factor in (2.0, 3.0):
@@ -198,7 +198,7 @@ def test_a_fresh_lambda_in_a_module_recompiles_every_step():
     """Once for each lambda, not for each step; a module rebuilt with a named function is not compiled again."""
     objective, traces = counting()
     optimiser = optax.sgd(0.1)
-    step = make_step(objective, optimiser)
+    step = make_step(optimiser, objective)
     for _ in range(3):
         state = init_train_state(Net(), optimiser, jax.random.key(0))
         for _ in range(2):
@@ -240,7 +240,7 @@ def test_a_whole_run_is_one_compilation_with_a_short_last_batch_a_carry_and_an_e
 def test_batches_of_ever_new_shapes_are_warned_about_once():
     optimiser = optax.sgd(0.1)
     objective = lambda model, batch, key: (Total(model * jnp.sum(batch), 1), {})
-    step, state = make_step(objective, optimiser), init_train_state(jnp.zeros(()), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, objective), init_train_state(jnp.zeros(()), optimiser, jax.random.key(0))
     with pytest.warns(UserWarning, match="in 32 different shapes, and each is compiled anew") as warned:
         for n in range(1, 35):
             state, _ = step(state, np.ones(n, np.float32))
@@ -309,7 +309,7 @@ def test_unfiltered_modules_passed_to_optax():
     objective = lambda model, batch, key: (squared_error(model.activation(model.w)[None], jnp.zeros((1, 3))), {})
     for optimiser in (optax.adamw(1e-2), optax.lion(1e-2), optax.adafactor(1e-2)):
         state = init_train_state(model, optimiser, jax.random.key(0))
-        state, _ = make_step(objective, optimiser)(state, None)
+        state, _ = make_step(optimiser, objective)(state, None)
         assert np.all(np.asarray(state.model.w) < 1)
         assert state.model.steps.tolist() == [0, 1, 2, 3]
         assert state.model.activation is jax.nn.relu and state.model.size == 7
@@ -320,12 +320,12 @@ def test_static_leaves_changed():
     model = sqx.recurrent_net(N_IN, N_HIDDEN, 2, jax.random.key(0), cell="gru", dropout=0.25)
     optimiser = optax.sgd(0.1)
     objective = lambda model, batch, key: (squared_error(model(batch, key=key), jnp.ones((ROWS, 2))), {})
-    state, _ = make_step(objective, optimiser)(init_train_state(model, optimiser, jax.random.key(0)), data()["x"])
+    state, _ = make_step(optimiser, objective)(init_train_state(model, optimiser, jax.random.key(0)), data()["x"])
     static = lambda tree: eqx.partition(tree, eqx.is_array)[1]
     assert eqx.tree_equal(static(state.model), static(model))
     growing = optax.GradientTransformation(lambda params: (), lambda updates, state, params=None: (updates, (1,)))
     with pytest.raises((TypeError, ValueError)):
-        make_step(objective, growing)(init_train_state(model, growing, jax.random.key(0)), data()["x"])
+        make_step(growing, objective)(init_train_state(model, growing, jax.random.key(0)), data()["x"])
 
 
 def test_complex_parameters():
@@ -338,7 +338,7 @@ def test_complex_parameters():
 
     for objective in (distance, accumulate(distance, 2)):
         optimiser = optax.sgd(0.1)
-        step = make_step(objective, optimiser)
+        step = make_step(optimiser, objective)
         state = init_train_state(jnp.zeros((), jnp.complex64), optimiser, jax.random.key(0))
         for _ in range(100):
             state, _ = step(state, jnp.zeros(2))
@@ -350,7 +350,7 @@ def test_schedules_starting_at_step_one():
     schedule = lambda n: jnp.where(n == 0, 1.0, jnp.where(n == 1, 10.0, 100.0))
     optimiser = optax.inject_hyperparams(optax.sgd)(learning_rate=schedule)
     objective = lambda model, batch, key: (Total(model * batch, 1), {})
-    step, state = make_step(objective, optimiser), init_train_state(jnp.zeros(()), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, objective), init_train_state(jnp.zeros(()), optimiser, jax.random.key(0))
     seen = []
     for slope in (1.0, jnp.nan, 1.0):
         state, report = step(state, jnp.float32(slope))
@@ -378,7 +378,7 @@ def test_clip_at_zero():
     with pytest.raises(ValueError, match="max_norm must be above 0, got 0"):
         clip_by_norm({"W": jnp.ones(2)}, 0.0)
     with pytest.raises(ValueError, match="max_norm must be above 0, got 0"):
-        make_step(objective, optax.sgd(0.1), clip_norm=0)
+        make_step(optax.sgd(0.1), objective, clip_norm=0)
 
 
 def test_look_back_that_counts_twice():

@@ -44,7 +44,7 @@ def quick(**options):
 def test_fit_is_the_loop_of_its_pieces():
     result = quick()
     # With donation as in `fit`: it is part of the program, and another program may round otherwise.
-    step, state, data = make_step(objective, ADAM, donate=True), init_train_state(line(), ADAM, KEY), batches()
+    step, state, data = make_step(ADAM, objective, donate=True), init_train_state(line(), ADAM, KEY), batches()
     totals = []
     for _ in range(7):
         state, report = step(state, next(data))
@@ -260,14 +260,15 @@ def test_any_iterator_with_grains_protocol_resumes(tmp_path, stop):
     assert resumed.history == straight.history
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"steps": 0}, ValueError, "steps must be an integer from 1, got 0"),
-        ({"steps": True}, ValueError, "steps must be an integer from 1, got True"),
-        ({"log_every": 0}, ValueError, "log_every must be an integer from 1, got 0"),
-        ({"save_every": -1}, ValueError, "save_every must be an integer from 1, got -1"),
-        ({"evaluate_every": 0}, ValueError, "evaluate_every must be an integer from 1, got 0"),
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        ({"steps": True}, TypeError, "steps must be an integer, got True"),
+        ({"log_every": 0}, ValueError, "log_every must be at least 1, got 0"),
+        ({"save_every": -1}, ValueError, "save_every must be at least 1, got -1"),
+        ({"evaluate_every": 0}, ValueError, "evaluate_every must be at least 1, got 0"),
         ({"clip_norm": 0.0}, ValueError, "max_norm must be above 0"),
         ({"resume": True}, ValueError, "resume=True needs out_dir"),
         ({"best": "train/loss"}, ValueError, "best='train/loss' needs out_dir"),

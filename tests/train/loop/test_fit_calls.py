@@ -136,6 +136,7 @@ def test_a_carry_goes_from_batch_to_batch_and_is_resumed(tmp_path):
     assert result.state.carry["n"].tolist() == [10.0 + 0 + 2 + 0 + 2 + 0, 20.0 + 1 + 3 + 1 + 3 + 1]
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -152,13 +153,14 @@ def test_bad_arguments(options, error, message):
         run(**options)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"patience": 0}, ValueError, "patience must be at least 1"),
         ({"patience": 1.5}, TypeError, "patience must be an integer"),
         ({"patience": 1, "mode": "up"}, ValueError, "mode must be 'min' or 'max'"),
-        ({"patience": 1, "min_delta": -1.0}, ValueError, "min_delta must be a number from 0"),
+        ({"patience": 1, "min_delta": -1.0}, ValueError, "min_delta must not be negative, got -1.0"),
         ({"patience": 1, "metric": 3}, TypeError, "must be the name of a metric"),
     ],
 )
@@ -235,6 +237,7 @@ def test_a_run_whose_steps_are_all_skipped_says_so():
         run(steps=4, objective=bad)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_numbers_of_numpy_and_callbacks_that_close(tmp_path):
     class Closing:
         closed = 0

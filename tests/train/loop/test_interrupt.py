@@ -95,8 +95,8 @@ def test_the_last_words_of_a_run_say_where_it_stands(signum, saved, tmp_path, ca
     with pytest.raises((KeyboardInterrupt, SystemExit)) as caught:
         run(signum, out_dir)
     shown = capsys.readouterr().err
-    where = f", saved in {out_dir}; resume=True goes on from there."
-    expected = "fit: stopped at step 3 of 8" + (where if saved else "; nothing is saved, as there is no out_dir.")
+    where = f", saved in {out_dir}; resume=True continues from there"
+    expected = "fit: stopped at step 3 of 8" + (where if saved else "; nothing is saved, as there is no out_dir")
     if signum == signal.SIGINT:
         # One traceback, which ends with the line.
         assert type(caught.value) is KeyboardInterrupt and str(caught.value) == expected and shown == ""
@@ -106,7 +106,7 @@ def test_the_last_words_of_a_run_say_where_it_stands(signum, saved, tmp_path, ca
 
 
 def test_a_signal_at_the_last_step_says_that_the_run_is_done(tmp_path):
-    with pytest.raises(KeyboardInterrupt, match=rf"^fit: finished at step 3, saved in {tmp_path}\.$"):
+    with pytest.raises(KeyboardInterrupt, match=rf"^fit: finished at step 3, saved in {tmp_path}$"):
         run(signal.SIGINT, tmp_path, steps=3)
 
 

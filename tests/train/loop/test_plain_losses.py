@@ -70,7 +70,7 @@ def test_a_plain_loss_with_a_carry():
     def objective(model, batch, key, carry):
         return jnp.mean(errors(model, batch)), {"seen": carry}, carry + 1
 
-    step = make_step(objective, optax.sgd(0.25))
+    step = make_step(optax.sgd(0.25), objective)
     state, report = step(init_train_state(jnp.zeros(()), optax.sgd(0.25), KEY, 3), TARGETS[0])
     assert float(state.model) == 1.5 and float(report.totals["seen"].mean) == 3 and int(state.carry) == 4
 
@@ -146,6 +146,7 @@ def test_what_is_no_loss_is_named(returned, message):
         GradientFunction(lambda model, batch, key: returned)(jnp.ones(2), 0, KEY)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("objective", "options", "message"),
     [

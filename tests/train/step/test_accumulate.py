@@ -101,7 +101,7 @@ def test_one_program_serves_all_parts_and_all_steps():
         return objective(model, batch, key)
 
     optimiser = optax.sgd(0.1)
-    step = make_step(accumulate(counted, 6), optimiser)
+    step = make_step(optimiser, accumulate(counted, 6))
     state = init_train_state(Line(jnp.ones(3)), optimiser, jax.random.key(0))
     state, report = step(state, data())
     first = traces
@@ -111,13 +111,14 @@ def test_one_program_serves_all_parts_and_all_steps():
     assert int(report.totals["loss"].count) == 9
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments():
     with pytest.raises(ValueError, match="n must be at least 1, got 0"):
         accumulate(objective, 0)
     with pytest.raises(TypeError, match=r"n must be an integer, got 2\.0"):
-        accumulate(objective, 2.0)
+        accumulate(objective, 2.0)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="objective must be a function"):
-        accumulate(None, 2)
+        accumulate(None, 2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="the batch has 12 rows, which 5 parts do not divide"):
         accumulate(objective, 5)(Line(jnp.ones(3)), data(), None)
     with pytest.raises(TypeError, match=r"put it inside: accumulate\(truncated_bptt"):

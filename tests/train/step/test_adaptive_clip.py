@@ -60,7 +60,7 @@ def test_gradients_of_zero_do_not_set_a_bound_of_zero():
 def test_the_step_reports_bound_and_share():
     optimiser = optax.chain(adaptive_clip(0.5, history=4, warmup=2), optax.inject_hyperparams(optax.sgd)(0.25))
     objective = lambda model, batch, key: (squared_error(model * batch[:, None], jnp.zeros((2, 1))), {})
-    step, state = make_step(objective, optimiser), init_train_state(jnp.ones((1, 1)), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, objective), init_train_state(jnp.ones((1, 1)), optimiser, jax.random.key(0))
     seen = []
     for size in (1.0, 1.0, 10.0):
         state, report = step(state, size * jnp.ones(2))
@@ -75,7 +75,7 @@ def test_the_step_reports_bound_and_share():
 def test_clip_norm_reports_its_share():
     objective = lambda model, batch, key: (squared_error(model * batch[:, None], jnp.zeros((2, 1))), {})
     optimiser = optax.sgd(0.0)
-    step = make_step(objective, optimiser, clip_norm=3.0)
+    step = make_step(optimiser, objective, clip_norm=3.0)
     state = init_train_state(jnp.ones((1, 1)), optimiser, jax.random.key(0))
     clipped = []
     for size in (1.0, 2.0):
@@ -84,12 +84,13 @@ def test_clip_norm_reports_its_share():
     assert clipped == [0.0, 1.0]  # norms of 2 and 8
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"fraction": 0}, "fraction must be in"),
         ({"fraction": 1.0}, "fraction must be in"),
-        ({"fraction": float("nan")}, "fraction must be in"),
+        ({"fraction": float("nan")}, "fraction must be finite, got nan"),
         ({"history": 0}, "history must be at least 1"),
         ({"history": 10, "warmup": 11}, "warmup must be at most history = 10"),
         ({"first": 0.0}, "must be above 0"),
@@ -115,6 +116,7 @@ def test_by_value_limits_each_number_and_keeps_dtypes():
     assert got["i"].tolist() == [9] and got["none"] is None
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("bad", [0, -1.0, float("nan"), None, jnp.ones(2)])
 def test_by_value_refuses_a_bad_limit(bad):
     with pytest.raises(ValueError, match="clip_by_value: max_value must be"):

@@ -33,7 +33,7 @@ def objective(model, batch, key):
 
 def test_the_average_is_the_recursion_by_hand_and_skipped_steps_leave_it():
     optimiser = with_average(optax.sgd(0.1), 0.75)
-    step, state = make_step(objective, optimiser), init_train_state(Line(jnp.ones(1)), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, objective), init_train_state(Line(jnp.ones(1)), optimiser, jax.random.key(0))
     w = average = 1.0
     for size in (1.0, 2.0, np.nan, 0.5):
         state, _ = step(state, jnp.float32(size) * jnp.ones(2))
@@ -60,7 +60,7 @@ def test_what_keeps_single_precision_has_its_average_unrounded():
     """The pole moves by 2^-12 a step, below bfloat16's spacing; the weight beside it comes back in its own dtype."""
     model = sqx.cast(sqx.Sequential([sqx.OnePole(1, 0.75), sqx.Dense(1, 2, jax.random.key(0))]), jnp.bfloat16)
     optimiser = with_average(optax.sgd(2.0**-12), 0.5)
-    step = make_step(lambda m, batch, key: (Total(m.layers[0].alpha[0] * batch, 1), {}), optimiser)
+    step = make_step(optimiser, lambda m, batch, key: (Total(m.layers[0].alpha[0] * batch, 1), {}))
     state = init_train_state(model, optimiser, jax.random.key(1))
     pole = average = 0.75
     for _ in range(3):
@@ -120,11 +120,12 @@ def test_a_run_gives_its_average_to_load_model(tmp_path):
         load_model(tmp_path / "none", averaged=True)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got 1.0"):
         with_average(optax.sgd(0.1), 1.0)
     with pytest.raises(TypeError, match="must be an optax transformation, got float"):
-        with_average(0.9)
+        with_average(0.9)  # pyright: ignore[reportArgumentType]
     optimiser = with_average(optax.sgd(0.1))
     with pytest.raises(ValueError, match="update needs params"):
         optimiser.update(jnp.ones(1), optimiser.init(jnp.ones(1)))

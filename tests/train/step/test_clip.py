@@ -118,6 +118,7 @@ def test_a_limit_of_zero_negative_or_nan_raises(max_norm):
         clip_by_norm(tree(), max_norm)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("max_norm", ["1", None, np.ones(2)])
 def test_a_limit_that_is_no_number_raises(max_norm):
     with pytest.raises(ValueError, match="max_norm must be a number above 0"):

@@ -72,7 +72,7 @@ def test_updates_too_small_for_bfloat16_add_up():
     """100 steps of 1e-4 at 1.0, whose neighbour in bfloat16 is 1.0078."""
     one = mixed_precision(lambda model, batch, key: (sqx.train.Total(jnp.sum(model.astype(jnp.float32)), 1), {}))
     optimiser = optax.sgd(1e-4)
-    step, state = make_step(one, optimiser), init_train_state(jnp.ones(()), optimiser, jax.random.key(0))
+    step, state = make_step(optimiser, one), init_train_state(jnp.ones(()), optimiser, jax.random.key(0))
     for _ in range(100):
         state, _ = step(state, 0.0)
     np.testing.assert_allclose(state.model, 0.99, rtol=1e-5)

@@ -19,7 +19,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 import sequinox as sqx
 from sequinox.train import DataParallel, init_train_state, shard_largest_axis, squared_error
-from sequinox.train.step._step import CompiledStep, split
+from sequinox.train.step._skeleton import split
+from sequinox.train.step._step import CompiledStep
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "unchecked_types")
 STEPS = 50
@@ -84,7 +85,7 @@ def test_a_checkpoint_opens_on_other_devices(runs, tmp_path, saved_by, continued
     shutil.copytree(runs / saved_by, tmp_path / "copy")
     parallel = parallel_run.divided() if continued_on == 4 else None
     result = parallel_run.run(tmp_path / "copy", steps=STEPS + 3, parallel=parallel, resume=True)
-    assert len(result.model.layers[0].R_z.sharding.device_set) == continued_on
+    assert len(result.model.layers[0].R_z.sharding.device_set) == continued_on  # pyright: ignore[reportAttributeAccessIssue]
     losses = [line["train/loss"] for line in lines(tmp_path / "copy")[STEPS:] if "train/loss" in line]
     continued.append(losses)
     assert len(losses) == 3 and losses == pytest.approx(continued[0], rel=1e-6)
@@ -101,21 +102,22 @@ def test_a_rule_divides_the_largest_axis_that_it_can():
     assert rule("x", (9, 9)) is None and rule("x", (2, 2)) is None and rule("x", ()) is None
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments():
     mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
     with pytest.raises(TypeError, match=r"mesh must be a jax.sharding.Mesh, got int"):
-        DataParallel(3)
+        DataParallel(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="axis must be one of"):
         DataParallel(mesh, axis="data")
     with pytest.raises(TypeError, match="rule must be a function"):
-        DataParallel(mesh, rule=PartitionSpec())
+        DataParallel(mesh, rule=PartitionSpec())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="parallel must be a DataParallel"):
         parallel_run.run(None, steps=1, parallel=mesh)
     state = init_train_state(eqx.nn.Linear(3, 2, key=jax.random.key(0)), optax.sgd(0.1), jax.random.key(0))
     with pytest.raises(ValueError, match=r"\.model\.weight of shape \(2, 3\) cannot be divided"):
         DataParallel(mesh, rule=lambda path, shape: PartitionSpec(None, None, "rows")).shardings(state)
     with pytest.raises(TypeError, match="n must be an integer"):
-        shard_largest_axis(2.0)
+        shard_largest_axis(2.0)  # pyright: ignore[reportArgumentType]
     assert DataParallel(mesh).place_batch({"x": jnp.ones((3, 2)), "n": np.float32(1)})["x"].shape == (3, 2)
 
 
@@ -125,10 +127,10 @@ def test_only_sums_travel_between_devices():
     model = sqx.recurrent_net(6, 8, 4, jax.random.key(0), cell="lstm", pool=None)
     objective = lambda model, batch, key: (squared_error(model(batch[0]), batch[1]), {})
     parallel = DataParallel()
-    step = CompiledStep(objective, optax.adam(1e-3), clip_norm=1.0, donate=False, parallel=parallel)
+    step = CompiledStep(optax.adam(1e-3), objective, clip_norm=1.0, donate=False, parallel=parallel)
     state = parallel.place_state(init_train_state(model, optax.adam(1e-3), jax.random.key(1)))
-    arrays, frame = split(state)
+    arrays, skeleton = split(state)
     batch = parallel.place_batch((np.zeros((16, 9, 6), np.float32), np.zeros((16, 9, 4), np.float32)))
-    program = str(step._jitted.lower(frame, arrays, batch).compile().as_text())
+    program = str(step._jitted.lower(skeleton, arrays, batch).compile().as_text())
     kinds = "all-reduce|reduce-scatter|all-gather|all-to-all|collective-permute|collective-broadcast"
     assert set(re.findall(rf"\b({kinds})(?:-start)?\(", program)) == {"all-reduce"}

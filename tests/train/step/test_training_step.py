@@ -1,5 +1,7 @@
 """A training step: compilation, the optimiser, and a step that is not finite."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from sequinox.train import Total, init_train_state, make_step, squared_error
+from sequinox.train import Total, fit, init_train_state, make_step, squared_error
 
 KEY = jax.random.key(1)
 
@@ -42,7 +44,7 @@ def objective(model, batch, key):
 def test_one_step_of_gradient_descent_by_hand():
     model, data = linear(), batch()
     optimiser = optax.sgd(0.1)
-    state, report = make_step(objective, optimiser)(init_train_state(model, optimiser, KEY), data)
+    state, report = make_step(optimiser, objective)(init_train_state(model, optimiser, KEY), data)
     W, b, x, y = (np.asarray(a, np.float64) for a in (model.W, model.b, data["x"], data["y"]))
     residual = x @ W.T + b - y
     grad_W, grad_b = 2 * residual.T @ x / residual.size, 2 * residual.sum(axis=0) / residual.size
@@ -60,7 +62,7 @@ def test_ten_steps_agree_with_a_loop_written_by_hand():
     ours = optax.adam(optax.linear_schedule(0.1, 0.01, 5))
     model = linear()
     grad = eqx.filter_jit(eqx.filter_grad(lambda m, data: objective(m, data, KEY)[0].mean))
-    step, state = make_step(objective, ours, clip_norm=0.3), init_train_state(model, ours, KEY)
+    step, state = make_step(ours, objective, clip_norm=0.3), init_train_state(model, ours, KEY)
     with jax.numpy_dtype_promotion("standard"):
         opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
         for i in range(10):
@@ -76,7 +78,7 @@ def test_ten_steps_agree_with_a_loop_written_by_hand():
 def test_static_leaves_are_not_changed_and_the_callers_model_stays():
     model, optimiser = linear(), optax.adam(0.1)
     before = np.asarray(model.W).copy()
-    step, state = make_step(objective, optimiser, donate=True), init_train_state(model, optimiser, KEY)
+    step, state = make_step(optimiser, objective, donate=True), init_train_state(model, optimiser, KEY)
     for _ in range(3):
         state, _ = step(state, batch())
     np.testing.assert_array_equal(model.W, before)
@@ -103,7 +105,7 @@ def test_the_step_is_traced_once(optimiser, donate):
         traces += 1
         return objective(model, batch, key)
 
-    step, state = make_step(counted, optimiser, donate=donate), init_train_state(linear(), optimiser, KEY)
+    step, state = make_step(optimiser, counted, donate=donate), init_train_state(linear(), optimiser, KEY)
     for i in range(4):
         # A Python number in a batch would be a constant of the compiled step.
         state, _ = step(state, {**batch(seed=i), "weight": 0.5 * i, "index": i})
@@ -117,7 +119,7 @@ def test_schedules_start_at_step_0_and_stand_still_when_skipped():
     def loss(model, batch, key):
         return Total(jnp.sum(model["w"]) * batch, jnp.array(1)), {}
 
-    step, state = make_step(loss, optimiser), init_train_state({"w": jnp.zeros(1)}, optimiser, KEY)
+    step, state = make_step(optimiser, loss), init_train_state({"w": jnp.zeros(1)}, optimiser, KEY)
     for scale in (1.0, np.nan, 1.0, 1.0):
         before = float(state.model["w"][0])
         state, _ = step(state, scale)
@@ -130,7 +132,7 @@ def test_schedules_start_at_step_0_and_stand_still_when_skipped():
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_a_step_that_is_not_finite_is_skipped_whole(bad, clip_norm):
     optimiser = optax.adam(0.1)
-    step, state = make_step(objective, optimiser, clip_norm=clip_norm), init_train_state(linear(), optimiser, KEY)
+    step, state = make_step(optimiser, objective, clip_norm=clip_norm), init_train_state(linear(), optimiser, KEY)
     state, _ = step(state, batch())
     poisoned = batch()
     poisoned["x"][1, 2] = bad
@@ -150,7 +152,7 @@ def test_a_loss_that_is_not_finite_is_skipped_even_if_its_gradient_is():
     def loss(model, batch, key):
         return Total(jnp.sum(model) + batch, jnp.array(1)), {}
 
-    state, report = make_step(loss, optimiser)(init_train_state(jnp.ones(2), optimiser, KEY), np.float32(np.inf))
+    state, report = make_step(optimiser, loss)(init_train_state(jnp.ones(2), optimiser, KEY), np.float32(np.inf))
     assert int(report.skipped) == 1 and state.model.tolist() == [1, 1]
 
 
@@ -161,7 +163,7 @@ def test_a_batch_without_real_entries_moves_nothing_and_is_not_skipped():
         return squared_error(jax.vmap(model)(batch["x"]), batch["y"], np.zeros(4, bool)), {}
 
     model = linear()
-    state, report = make_step(loss, optimiser)(init_train_state(model, optimiser, KEY), batch())
+    state, report = make_step(optimiser, loss)(init_train_state(model, optimiser, KEY), batch())
     np.testing.assert_array_equal(state.model.W, model.W)
     assert int(report.skipped) == 0 and int(report.totals["loss"].count) == 0
 
@@ -173,7 +175,7 @@ def test_complex_parameters_descend():
     def loss(z, batch, key):
         return Total(jnp.sum(jnp.abs(z - target) ** 2), jnp.array(1)), {}
 
-    step, state = make_step(loss, optimiser), init_train_state(jnp.zeros(2, complex), optimiser, KEY)
+    step, state = make_step(optimiser, loss), init_train_state(jnp.zeros(2, complex), optimiser, KEY)
     for _ in range(40):
         state, _ = step(state, 0.0)
     np.testing.assert_allclose(state.model, target, atol=1e-5)
@@ -182,7 +184,7 @@ def test_complex_parameters_descend():
 def test_half_precision_parameters_keep_their_dtype():
     optimiser = optax.adam(0.1)
     data = {k: jnp.asarray(v, jnp.bfloat16) for k, v in batch().items()}
-    state, report = make_step(objective, optimiser, clip_norm=0.1)(
+    state, report = make_step(optimiser, objective, clip_norm=0.1)(
         init_train_state(linear(jnp.bfloat16), optimiser, KEY), data
     )
     assert state.model.W.dtype == jnp.bfloat16 and report.totals["loss"].total.dtype == jnp.float32
@@ -194,7 +196,7 @@ def test_each_step_draws_its_own_key():
     def loss(model, batch, key):
         return Total(jnp.sum(model), jnp.array(1)), {"u": Total(jax.random.uniform(key), jnp.array(1))}
 
-    step, state = make_step(loss, optimiser), init_train_state(jnp.ones(1), optimiser, KEY)
+    step, state = make_step(optimiser, loss), init_train_state(jnp.ones(1), optimiser, KEY)
     draws = []
     for i in range(3):
         state, report = step(state, 0)
@@ -210,7 +212,7 @@ def test_no_two_leaves_share_a_buffer_to_be_donated():
     def loss(model, batch, key):
         return Total(jnp.sum(model["a"] * model["b"]), jnp.array(1)), {}
 
-    step = make_step(loss, optimiser, donate=True)
+    step = make_step(optimiser, loss, donate=True)
     state = init_train_state({"a": W, "b": W, "host": np.ones(3)}, optimiser, KEY)
     for _ in range(2):
         state, _ = step(state, 0)
@@ -232,22 +234,37 @@ def test_no_two_leaves_share_a_buffer_to_be_donated():
 )
 def test_what_an_objective_must_return(returned, error, message):
     optimiser = optax.sgd(0.1)
-    step = make_step(lambda model, batch, key: returned, optimiser)
+    step = make_step(optimiser, lambda model, batch, key: returned)
     with pytest.raises(error, match=message):
         step(init_train_state(jnp.ones(2), optimiser, KEY), 0)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_arguments_are_checked_before_the_first_step():
     optimiser = optax.sgd(0.1)
     for clip_norm in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="max_norm must be above 0"):
-            make_step(objective, optimiser, clip_norm=clip_norm)
+            make_step(optimiser, objective, clip_norm=clip_norm)
     for key in (0, None, jnp.ones(3), jax.random.split(KEY)):
         with pytest.raises(ValueError, match=r"key must be a (single )?PRNG key"):
-            init_train_state(linear(), optimiser, key)
+            init_train_state(linear(), optimiser, key)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no floating or complex array to train"):
         init_train_state({"n": jnp.arange(3)}, optimiser, KEY)
     assert init_train_state(linear(), optimiser, jax.random.PRNGKey(0)).key.dtype == KEY.dtype
+
+
+@pytest.mark.usefixtures("unchecked_types")
+def test_optimiser_and_objective_that_are_swapped():
+    swapped: Any = objective, optax.sgd(0.1)
+    words = (
+        r"the optimiser goes before the objective: make_step\(optimiser, objective\), fit\(model, optimiser, objective"
+    )
+    with pytest.raises(TypeError, match=f"^make_step: {words}"):
+        make_step(*swapped)
+    with pytest.raises(TypeError, match=f"^fit: {words}"):
+        fit(linear(), *swapped, batches=[batch()], steps=1, key=KEY)
+    with pytest.raises(TypeError, match=r"^make_step: optimiser must be an optax transformation, got function"):
+        make_step(swapped[0], objective)
 
 
 @pytest.mark.parametrize("optimiser", [optax.contrib.reduce_on_plateau(), optax.lbfgs(linesearch=None), optax.lbfgs()])
@@ -256,7 +273,7 @@ def test_optimisers_that_ask_for_the_loss(optimiser):
         return squared_error(jax.vmap(model)(batch), batch[:, :1]), {}
 
     model = eqx.nn.Linear(3, 1, key=jax.random.key(0))
-    step = make_step(objective, optimiser)
+    step = make_step(optimiser, objective)
     state = init_train_state(model, optimiser, jax.random.key(1))
     batch = jax.random.normal(jax.random.key(2), (8, 3))
     state, _ = step(state, batch)

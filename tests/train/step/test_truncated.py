@@ -107,7 +107,7 @@ def test_from_a_carried_state_and_in_parts_of_a_batch():
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_look_back_reaches_n_samples_further(n, stride):
-    """Windows of n + stride samples, masked before the row begins, as `Windows(lookback=n)` gives them."""
+    """Windows of n + stride samples, masked before the row begins, as `Windows(look_back=n)` gives them."""
     time = 3 * stride
     model, batch = rnn(), data(time)
     early = lambda leaf: jnp.concatenate([jnp.zeros_like(leaf[:, :n]), leaf], axis=1)
@@ -130,7 +130,7 @@ def test_rows_that_begin_and_end_inside_windows(n):
     lengths, lanes, length = (5, 9, 2, 7, 1), 2, 4
     rows = [data(time, rows=1) for time in lengths]
     xs, ys = ([np.asarray(row[name][0]) for row in rows] for name in ("x", "y"))
-    windows = Windows(xs, ys, batch_size=lanes, length=length, lookback=n, seed=0, shuffle=False)
+    windows = Windows(xs, ys, batch_size=lanes, length=length, look_back=n, seed=0, shuffle=False)
     model = rnn()
     reading = lambda model, batch, key, carry: objective(
         model, {"x": batch.inputs, "y": batch.targets, "mask": batch.mask, "resets": batch.resets}, key, carry
@@ -184,7 +184,7 @@ def data_shape(time):
 def test_windows_as_batches_with_a_carry_give_the_same_gradients_one_by_one():
     """`make_step` with a carry, at a learning rate of zero: each report's norm is that of the window's own gradient."""
     model, batch, optimiser = rnn(), data(12), optax.sgd(0.0)
-    step = make_step(objective, optimiser)
+    step = make_step(optimiser, objective)
     state = init_train_state(model, optimiser, jax.random.key(0), carry=model.init_state(ROWS))
     for w in range(3):
         window = jax.tree.map(lambda leaf, w=w: leaf[:, 4 * w : 4 * w + 4], batch)
@@ -197,7 +197,7 @@ def test_windows_as_batches_with_a_carry_give_the_same_gradients_one_by_one():
 
 def test_a_row_that_is_not_finite_keeps_the_state_it_had():
     model, batch, optimiser = rnn(), data(4), optax.sgd(0.1)
-    step = make_step(objective, optimiser)
+    step = make_step(optimiser, objective)
     carry = 0.1 * jnp.arange(float(ROWS * N_HIDDEN)).reshape(ROWS, N_HIDDEN)
     before = init_train_state(model, optimiser, jax.random.key(0), carry=carry)
     bad = batch | {"x": batch["x"].at[1, 2].set(jnp.nan)}
@@ -208,12 +208,13 @@ def test_a_row_that_is_not_finite_keeps_the_state_it_had():
     np.testing.assert_allclose(after.carry[jnp.array([0, 2])], good[jnp.array([0, 2])], rtol=1e-6)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_bad_arguments():
     model, batch, optimiser = rnn(), data(6), optax.sgd(0.1)
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         truncated_bptt(objective, 0, axes="batch time")
     with pytest.raises(TypeError, match="length must be an integer"):
-        truncated_bptt(objective, 2.5)
+        truncated_bptt(objective, 2.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"same number of samples along time: .*batch\['y'\] \(3, 5, 4\)"):
         truncated_bptt(objective, 2, axes="batch time")(model, batch | {"y": batch["y"][:, :5]}, None)
     with pytest.raises(ValueError, match="longer than n = 6 samples, got 6"):
@@ -226,11 +227,11 @@ def test_bad_arguments():
         )
     lists = lambda model, batch, key, carry: (*objective(model, batch, key, carry)[:2], [batch["x"][:, 0]])
     with pytest.raises(TypeError, match="carry must keep its structure"):
-        make_step(lists, optimiser)(
+        make_step(optimiser, lists)(
             init_train_state(model, optimiser, jax.random.key(0), carry=jnp.zeros((ROWS, 4))), batch
         )
     with pytest.raises(TypeError, match=r"carry: float32\[3, 4\] before, float16\[3, 4\] after"):
         half = lambda m, b, k, c: (*objective(m, b, k, c)[:2], c.astype(jnp.float16))
-        make_step(half, optimiser)(
+        make_step(optimiser, half)(
             init_train_state(model, optimiser, jax.random.key(0), carry=jnp.zeros((ROWS, 4))), batch
         )

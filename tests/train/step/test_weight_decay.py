@@ -76,7 +76,7 @@ def test_in_a_training_step():
     model = ones(sqx.Sequential([sqx.OnePole(3, 0.5, guard=False), sqx.Dense(3, 2, KEYS[0])]))
     flat = lambda model, batch, key: (sqx.train.Total(0 * jnp.sum(model(batch)), 1), {})
     optimiser = optax.adamw(1.0, weight_decay=0.5, mask=weight_decay_mask)
-    state, _ = make_step(flat, optimiser)(init_train_state(model, optimiser, KEYS[1]), jnp.ones((1, 4, 3)))
+    state, _ = make_step(optimiser, flat)(init_train_state(model, optimiser, KEYS[1]), jnp.ones((1, 4, 3)))
     values = {name: np.unique(a).tolist() for name, a in sqx.parameters(state.model).items()}
     one = ("layers[0].alpha", "layers[0].beta", "layers[1].b")
     assert values == {name: [1.0] for name in one} | {"layers[1].W": [0.5]}

@@ -79,6 +79,7 @@ def test_a_last_line_that_is_cut_off(run):
     assert curve(panel(plot_metrics(run), "loss"), "train")[-1] == (15, 0.1)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_what_is_no_number_of_a_run(run):
     with pytest.raises(ValueError, match="'train/loss' must be a number or null, got 'low' at step 3"):
         plot_metrics([{"step": 3, "train/loss": "low"}])
@@ -89,7 +90,7 @@ def test_what_is_no_number_of_a_run(run):
     with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl"):
         plot_metrics(run.parent)
     with pytest.raises(TypeError, match="run must be a directory, a file, a list of lines or a dict of runs, got 3"):
-        plot_metrics(3)
+        plot_metrics(3)  # pyright: ignore[reportArgumentType]
     path = run / "metrics.jsonl"
     path.write_bytes(b"not json\n" + path.read_bytes())
     with pytest.raises(ValueError, match=r"line 1 of .* is not JSON"):

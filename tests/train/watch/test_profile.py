@@ -173,6 +173,7 @@ def test_numbers_as_text(number, shown):
     assert si(number, "B") == shown
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -270,6 +271,7 @@ def test_peak_is_the_best_rate_of_sizes_that_are_long_enough(monkeypatch):
         assert matmul_peak(device, jnp.float16) > 0  # measured once: the clock has run out
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("model", "batch", "options", "error", "message"),
     [

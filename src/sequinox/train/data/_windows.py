@@ -54,7 +54,7 @@ class Windows(EpochSource):
         seed: int,
         mask: Masks = None,
         static: Static = None,
-        lookback: int = 0,
+        look_back: int = 0,
         cut: bool = False,
         shuffle: bool = True,
         shard: tuple[int, int] = (0, 1),
@@ -74,10 +74,10 @@ class Windows(EpochSource):
                 inputs are. What is in a gap (NaN) becomes zeros. Default: all samples are real.
             static: what is known of a sequence as a whole, an array `(n, *features)` or a dictionary of them. As a lane
                 holds several sequences, it is repeated along each, `(batch, time, *features)`.
-            lookback: samples of the past in front of every window, masked before a lane's start; time is then
-                `lookback + length`. Read them with [`look_back`][sequinox.train.look_back], which carries the state
+            look_back: samples of the past in front of every window, masked before a lane's start; time is then
+                `look_back + length`. Read them with [`look_back`][sequinox.train.look_back], which carries the state
                 rightly and counts each loss once; or, with layers that need a context instead of a state, count the
-                losses after them alone (`outputs[:, lookback:]`). `AtEnd` targets are only there.
+                losses after them alone (`outputs[:, look_back:]`). `AtEnd` targets are only there.
             cut: lay all sequences end to end and cut that into `batch_size` lanes of equal length, instead of keeping
                 sequences whole. A piece starts with a reset, as if it were a sequence. For one long stream, or few.
             shuffle: another distribution and order each epoch. Default: True. Without it, sequences go to the lanes in
@@ -96,14 +96,14 @@ class Windows(EpochSource):
             raise ValueError("Windows: inputs has no sample")
         self._batch_size = size(batch_size, "Windows", "batch_size")
         self._length = size(length, "Windows", "length")
-        self._lookback = size(lookback, "Windows", "lookback", 0)
+        self._look_back = size(look_back, "Windows", "look_back", 0)
         super().__init__(seed, shuffle)
         self._cut = bool(cut)
         self._part = shard_rows(self._batch_size, shard, "Windows")
 
     @property
     def efficiency(self) -> float:
-        """The share of samples, gaps included, in the windows of the next batch's epoch; no lookback is counted."""
+        """The share of samples, gaps included, in the windows of the next batch's epoch, but for the look back."""
         return float(self._data.lengths.sum() / (self.steps_per_epoch * self._batch_size * self._length))
 
     def _plan(self, epoch: int) -> list["_Lane"]:
@@ -133,12 +133,12 @@ class Windows(EpochSource):
         pieces = [
             piece
             for row, lane in enumerate(plan[self._part])
-            for piece in self._pieces(row, lane, start - self._lookback, start)
+            for piece in self._pieces(row, lane, start - self._look_back, start)
         ]
-        n_rows, time = self._part.stop - self._part.start, self._lookback + self._length
+        n_rows, time = self._part.stop - self._part.start, self._look_back + self._length
         batch = lay_out(self._data, pieces_of(pieces), n_rows, time)
         # Rows whose only samples are of the past are filler.
-        return dataclasses.replace(batch, real=batch.mask[:, self._lookback :].any(axis=1))
+        return dataclasses.replace(batch, real=batch.mask[:, self._look_back :].any(axis=1))
 
     def _pieces(self, row: int, lane: "_Lane", first: int, start: int) -> Iterator[Piece]:
         stop = min(start + self._length, lane.length)
@@ -164,7 +164,7 @@ class Windows(EpochSource):
             **self._data.identity(),
             "batch_size": self._batch_size,
             "length": self._length,
-            "lookback": self._lookback,
+            "look_back": self._look_back,
             "cut": self._cut,
         }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interrupt:
-    """What a guarded block knows of signals.
+    """What a block of `catch_interrupts` knows of signals.
 
     Attributes:
         signum: the signal that came, or None.
@@ -24,11 +24,11 @@ class Interrupt:
         return self.signum is not None
 
     def deliver(self) -> None:
-        """Hands the signal, if one came, to whoever would have had it. Call it after the guarded block.
+        """Hands the signal, if one came, to whoever would have had it. Call it after the block.
 
-        SIGINT becomes a KeyboardInterrupt, as ever. Where SIGTERM had no handler it becomes `SystemExit(143)`, so that
-        `finally` clauses and buffers are seen to, with the exit status a killed process has. A handler of one's
-        own is called; if it returns, so does this.
+        SIGINT becomes a KeyboardInterrupt, as ever. If SIGTERM had no handler it becomes `SystemExit(143)`, so that
+        `finally` clauses run and buffers are written, with the exit status of a killed process. A handler of your own
+        is called; if it returns, so does this.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
@@ -47,19 +47,23 @@ class Interrupt:
 def catch_interrupts() -> Iterator[Interrupt]:
     """Within the block, SIGINT (Ctrl-C) and SIGTERM only set a flag; afterwards the former handlers are back.
 
-    A second SIGINT does what the first would have done without the guard, for whoever does not want to wait. Signals
+    A second SIGINT does what the first would have done without the block, for whoever does not want to wait. Signals
     reach the main thread only: in another one this does nothing.
 
     Returns:
-        A context manager that gives the `Interrupt`, true once a signal has come.
+        A context manager that yields the `Interrupt`, true once a signal has come.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import signal
         >>> from sequinox.train import catch_interrupts
         >>> with catch_interrupts() as interrupt:
         ...     signal.raise_signal(signal.SIGTERM)
         ...     print(bool(interrupt))
         True
+
+        ```
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: exact means, no clock, and a position to come back to."""
+"""Metrics as JSON lines: exact means, no wall-clock time, and a position to return to."""
 
 import json
 import math
@@ -25,7 +25,9 @@ class MetricsLog:
     on the device; they are summed on the host in float64, in order, when their line is written. `take` and `write` do
     that at once, and so wait for the device. `end_line` and `flush` leave a line until its numbers are there.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax.numpy as jnp
         >>> from sequinox.train import MetricsLog, StepReport, Total
         >>> log = MetricsLog()
@@ -34,6 +36,8 @@ class MetricsLog:
         >>> log.write(2, log.take())
         >>> log.history
         [{'step': 2, 'train/loss': 2.0, 'train/steps': 2, 'train/skipped': 0}]
+
+        ```
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, resume: bool = False, read_only: bool = False):
@@ -56,7 +60,7 @@ class MetricsLog:
         if self._path is not None and not resume and self._path.exists() and self._path.stat().st_size:
             raise ValueError(
                 f"MetricsLog: {self._path} has lines of an earlier run; continue that run with resume=True, or take "
-                "another path."
+                "another path"
             )
 
     def add(self, report: StepReport) -> None:
@@ -68,7 +72,7 @@ class MetricsLog:
         self._sums.add(report)
 
     def take(self) -> dict[str, Any]:
-        """Means over the steps since the last line, and starts anew. Waits for the device.
+        """Means over the steps since the last line; the next line starts empty. Waits for the device.
 
         Returns:
             `"train/NAME"`: sum of totals over sum of counts, for each name in the reports; `"train/steps"`: how many
@@ -157,7 +161,7 @@ class MetricsLog:
         if len(lines) < n_lines:
             raise ValueError(
                 f"MetricsLog: {self._path or 'the log'} has {len(lines)} lines where the checkpoint counts {n_lines}; "
-                "it was changed since."
+                "it was changed since"
             )
         self.history = [self._parse(n, line) for n, line in enumerate(lines[:n_lines], 1)]
         kept = b"".join(line + b"\n" for line in lines[:n_lines])
@@ -171,11 +175,11 @@ class MetricsLog:
         try:
             line = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"MetricsLog: {self._path} has a line that is not JSON: {error}.") from error
+            raise ValueError(f"MetricsLog: {self._path} has a line that is not JSON: {error}") from error
         step = line.get("step") if isinstance(line, dict) else None
         if isinstance(step, bool) or not isinstance(step, int):
             raise ValueError(
-                f'MetricsLog: line {n} of {self._path} must be an object with an integer "step", got {line!r}.'
+                f'MetricsLog: line {n} of {self._path} must be an object with an integer "step", got {line!r}'
             )
         return line
 

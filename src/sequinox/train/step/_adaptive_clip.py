@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from .._arguments import check_integer
+from ..._checks import number, size
 from ._clip import clip_by_norm
 
 
@@ -28,13 +28,13 @@ class AdaptiveClipState(NamedTuple):
 
 
 def adaptive_clip(
-    fraction: Any = 0.05, *, history: Any = 200, warmup: Any = 20, first: Any = math.inf
+    fraction: float = 0.05, *, history: int = 200, warmup: int = 20, first: float = math.inf
 ) -> optax.GradientTransformation:
     r"""Clips by norm, at the value that the last norms passed on a small fraction of updates.
 
     The bound on an update is the quantile $1 - \text{fraction}$ of the norms of the `history` updates before it, taken
     before clipping. So it follows the gradient's size, which falls by orders of magnitude in a run, and a spike
-    meets a bound that was set without it. It stands in front of an optimiser:
+    meets a bound that was set without it. It goes in front of an optimiser:
     `optax.chain(adaptive_clip(), optax.adam(1e-3))`.
 
     Arguments:
@@ -49,13 +49,15 @@ def adaptive_clip(
         skips such a step altogether).
 
     Raises:
-        TypeError: `history` or `warmup` is not an integer.
+        TypeError: `fraction` is not a number, `history` or `warmup` not an integer.
         ValueError: `fraction` is not in (0, 1), `warmup` not in 1 to `history`, `first` not above 0.
 
-    Source: the rule is that of Pascanu, Mikolov, Bengio (ICML 2013, section 3.2), who take a bound from the norms over
-        a sufficiently large number of updates; the quantile and the moving window are ours.
+    Source: the rule is that of [Pascanu et al. 2013](https://arxiv.org/abs/1211.5063), section 3.2, who take a bound
+    from the norms over a sufficiently large number of updates; the quantile and the moving window are ours.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax.numpy as jnp, optax
         >>> from sequinox.train import adaptive_clip
         >>> clip = adaptive_clip(0.25, history=4, warmup=4)
@@ -64,13 +66,16 @@ def adaptive_clip(
         ...     updates, state = clip.update({"W": jnp.array([size, 0.0])}, state)
         >>> float(state.norm), float(state.limit), updates["W"].tolist()
         (1000.0, 3.25, [3.25, 0.0])
+
+        ```
     """
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
-        raise ValueError(f"adaptive_clip: fraction must be in (0, 1), got {fraction!r}.")
-    history = check_integer("adaptive_clip", "history", history, 1)
-    warmup = check_integer("adaptive_clip", "warmup", warmup, 1)
+    fraction = number(fraction, "adaptive_clip", "fraction")
+    if not 0 < fraction < 1:
+        raise ValueError(f"adaptive_clip: fraction must be in (0, 1), got {fraction!r}")
+    history = size(history, "adaptive_clip", "history")
+    warmup = size(warmup, "adaptive_clip", "warmup")
     if warmup > history:
-        raise ValueError(f"adaptive_clip: warmup must be at most history = {history}, got {warmup}.")
+        raise ValueError(f"adaptive_clip: warmup must be at most history = {history}, got {warmup}")
     clip_by_norm(None, first)  # a wrong bound is reported here
 
     def init(params: Any) -> AdaptiveClipState:

@@ -10,8 +10,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
+from ..._types import ArrayLike
 
-def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]]:
+
+def clip_by_norm(grads: PyTree, max_norm: float | ArrayLike) -> tuple[PyTree, Float[Array, ""]]:
     r"""Scales a gradient down so that its global norm is at most `max_norm`.
 
     $g \leftarrow g \min(1, c / \lVert g \rVert)$, with $\lVert g \rVert$ over all leaves together. Everything
@@ -23,7 +25,7 @@ def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]
     Arguments:
         grads: any PyTree. Floating and complex arrays are clipped and keep their dtype; everything else (None,
             integers, float0) is left as it is and does not count.
-        max_norm: above 0; infinity only measures. 0 is refused: it would stop all training without a word.
+        max_norm: above 0; infinity only measures. 0 is refused: it would stop all training silently.
 
     Returns:
         The clipped tree, of the same structure and dtypes, and the norm before clipping, float32 or wider.
@@ -31,28 +33,32 @@ def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]
     Raises:
         ValueError: `max_norm` is not above 0, or not a scalar.
 
-    Source: Pascanu, Mikolov, Bengio, On the difficulty of training recurrent neural networks, ICML 2013, section 3.2.
+    Source: [Pascanu et al. 2013](https://arxiv.org/abs/1211.5063), section 3.2.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax.numpy as jnp
         >>> from sequinox.train import clip_by_norm
         >>> clipped, norm = clip_by_norm({"W": jnp.array([3.0, 4.0])}, 1.0)
         >>> f"{norm:.1f}", [f"{x:.1f}" for x in clipped["W"]]
         ('5.0', ['0.6', '0.8'])
+
+        ```
     """
     if not isinstance(max_norm, Tracer):
-        _check_limit("clip_by_norm", "max_norm", max_norm)
+        _check_limit(max_norm, "clip_by_norm", "max_norm")
     numbers = [leaf for leaf in jax.tree.leaves(grads) if isinstance(leaf, float | complex) and not eqx.is_array(leaf)]
     if numbers:
-        raise TypeError(f"clip_by_norm: grads must hold arrays, got the Python number {numbers[0]!r}.")
+        raise TypeError(f"clip_by_norm: grads must hold arrays, got the Python number {numbers[0]!r}")
     arrays, rest = eqx.partition(grads, eqx.is_inexact_array)
     arrays = jax.tree.map(jnp.asarray, arrays)
     leaves = jax.tree.leaves(arrays)
     dtype = jnp.float64 if any(jnp.finfo(leaf.dtype).bits == 64 for leaf in leaves) else jnp.float32
-    wide = [_widen(jnp.asarray(leaf), dtype) for leaf in leaves]
+    wide = [leaf.astype(np.promote_types(leaf.dtype, dtype)) for leaf in leaves]
     largest = jnp.zeros((), dtype)
     for leaf in wide:
-        largest = jnp.maximum(largest, jnp.max(jnp.abs(leaf), initial=0))  # maximum passes NaN on
+        largest = jnp.maximum(largest, jnp.max(jnp.abs(leaf), initial=0))  # maximum keeps NaN
     # A power of two scales without rounding, and its reciprocal has to be a normal number: XLA divides by way of
     # that, and a subnormal one would count as zero.
     widest = -jnp.finfo(dtype).minexp
@@ -75,11 +81,11 @@ def clip_by_norm(grads: PyTree, max_norm: Any) -> tuple[PyTree, Float[Array, ""]
         shrunk = (scaled_leaf * shrink.astype(scaled_leaf.dtype)).astype(leaf.dtype)
         return jnp.where(finite, jnp.where(above, shrunk, leaf), 0)
 
-    clipped = [clip(jnp.asarray(leaf), s) for leaf, s in zip(leaves, scaled, strict=True)]
+    clipped = [clip(leaf, s) for leaf, s in zip(leaves, scaled, strict=True)]
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), clipped), rest), norm
 
 
-def clip_by_value(grads: PyTree, max_value: Any) -> PyTree:
+def clip_by_value(grads: PyTree, max_value: float | ArrayLike) -> PyTree:
     r"""Limits every number of a gradient to $[-c, c]$; a complex one to magnitude $c$, in its direction.
 
     Unlike clipping by norm it changes the gradient's direction. NaN stays NaN: hiding it would hide a fault
@@ -90,22 +96,27 @@ def clip_by_value(grads: PyTree, max_value: Any) -> PyTree:
         max_value: $c$, above 0; infinity clips nothing.
 
     Returns:
-        The clipped tree. In front of an optimiser, `optax.chain(optax.clip(c), optimiser)` does the same for real
+        The clipped tree. Before an optimiser, `optax.chain(optax.clip(c), optimiser)` does the same for real
         gradients.
 
     Raises:
         ValueError: `max_value` is not above 0, or not a scalar.
 
-    Source: Mikolov's thesis (Brno 2012), as Pascanu, Mikolov, Bengio (ICML 2013, section 3.2) report it.
+    Source: Mikolov's thesis (Brno 2012), as [Pascanu et al. 2013](https://arxiv.org/abs/1211.5063), section 3.2, report
+    it.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax.numpy as jnp
         >>> from sequinox.train import clip_by_value
         >>> clip_by_value({"W": jnp.array([3.0, -0.25])}, 1.0)["W"].tolist()
         [1.0, -0.25]
+
+        ```
     """
     if not isinstance(max_value, Tracer):
-        _check_limit("clip_by_value", "max_value", max_value)
+        _check_limit(max_value, "clip_by_value", "max_value")
 
     def clip(leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
@@ -120,15 +131,9 @@ def clip_by_value(grads: PyTree, max_value: Any) -> PyTree:
     return eqx.combine(jax.tree.map(clip, arrays), rest)
 
 
-def _widen(leaf: Array, dtype: Any) -> Array:
-    if jnp.iscomplexobj(leaf):
-        return leaf.astype(jnp.complex128 if dtype == jnp.float64 else jnp.complex64)
-    return leaf.astype(dtype)
-
-
-def _check_limit(name: str, argument: str, limit: Any) -> None:
+def _check_limit(limit: Any, who: str, name: str) -> None:
     if not isinstance(limit, (int, float, np.generic, np.ndarray, jax.Array)) or np.ndim(limit):
-        raise ValueError(f"{name}: {argument} must be a number above 0, got {limit!r}.")
+        raise ValueError(f"{who}: {name} must be a number above 0, got {limit!r}")
     value = float(limit)
     if math.isnan(value) or value <= 0:
-        raise ValueError(f"{name}: {argument} must be above 0, got {value}.")
+        raise ValueError(f"{who}: {name} must be above 0, got {value}")

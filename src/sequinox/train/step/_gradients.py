@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ..._checks import wide
-from .._arguments import check_integer
+from ..._checks import size, wide
+from ..._types import PRNGKey
 from ..data._axes import check_axes, kinds_of, map_along, size_along
 from ..losses._total import Total
 
-Objective = Callable[..., Any]
+Objective: TypeAlias = Callable[..., Any]
 """`(model, batch[, key]) -> loss` or `(loss, metrics)`, or `(model, batch, key, carry) -> (loss, metrics, carry)`."""
 
 
@@ -41,10 +41,12 @@ class GradientFunction:
     """An objective with its gradient; what `make_step` takes in the place of an objective.
 
     [`accumulate`][sequinox.train.accumulate] and [`truncated_bptt`][sequinox.train.truncated_bptt] make others, which
-    go through a batch in parts. Each is called as `gradients(model, batch, key, carry=None)` and gives `Gradients`, in
-    `make_step` or in a loop of one's own, under `jit` or not.
+    go through a batch in parts. Each is called as `gradients(model, batch, key, carry=None)` and returns `Gradients`,
+    in `make_step` or in a loop of your own, under `jit` or not.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import equinox as eqx, jax, jax.numpy as jnp
         >>> from sequinox.train import GradientFunction, squared_error
         >>> def objective(model, batch, key):
@@ -54,12 +56,14 @@ class GradientFunction:
         >>> got = GradientFunction(objective)(model, {"x": jnp.ones((4, 3)), "y": jnp.ones((4, 1))}, None)
         >>> float(got.loss.mean), got.grads.weight.tolist()
         (1.0, [[-2.0, -2.0, -2.0]])
+
+        ```
     """
 
-    part_of: str | None = None  # who calls it with parts of a batch, of which plain numbers are no sums
-    axes: Any = None  # which arrays of a batch have rows and time, where the batch does not say it
+    part_of: str | None = None  # who calls it with parts of a batch, whose losses must be sums with counts
+    axes: PyTree = None  # which arrays of a batch have rows and time, if the batch does not say it
 
-    def __init__(self, objective: Any):
+    def __init__(self, objective: Objective):
         """
         Arguments:
             objective: `(model, batch, key) -> (loss, metrics)`, a `Total` and a dictionary of them; with a carry
@@ -69,10 +73,10 @@ class GradientFunction:
             TypeError: it cannot be called.
         """
         if not callable(objective):
-            raise TypeError(f"objective must be a function (model, batch, key), got {type(objective).__name__}.")
+            raise TypeError(f"objective must be a function (model, batch, key), got {type(objective).__name__}")
         self.objective = objective
 
-    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
+    def __call__(self, model: PyTree, batch: PyTree, key: PRNGKey | None, carry: PyTree = None) -> Gradients:
         """The loss of a batch and its gradient.
 
         Arguments:
@@ -90,8 +94,10 @@ class GradientFunction:
         """
         return self.differentiate(model, batch, key, carry, carries=carry is not None)
 
-    def differentiate(self, model: PyTree, batch: Any, key: Any, carry: PyTree, *, carries: bool) -> Gradients:
-        """As a call, but the objective has a carry if `carries`, also where there is none yet (`carry` None)."""
+    def differentiate(
+        self, model: PyTree, batch: PyTree, key: PRNGKey | None, carry: PyTree, *, carries: bool
+    ) -> Gradients:
+        """As a call; the objective has a carry if `carries`, even while there is none yet (`carry` None)."""
         params, static = eqx.partition(model, eqx.is_inexact_array)
         carry = cut(carry)
 
@@ -108,14 +114,14 @@ class GradientFunction:
 class Accumulated(GradientFunction):
     """What `accumulate` makes."""
 
-    def __init__(self, objective: Any, n: int, axes: Any):
+    def __init__(self, objective: Objective, n: int, axes: PyTree):
         self.inner = as_gradient_function(objective)
         self.n = n
         if n > 1:
             self.inner = _within("accumulate", self.inner)
         self.axes = self.inner.axes if axes is None else axes
 
-    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
+    def __call__(self, model: PyTree, batch: PyTree, key: PRNGKey | None, carry: PyTree = None) -> Gradients:
         """As of any `GradientFunction`; the number of rows must be a multiple of the number of parts."""
         if self.n == 1:
             return self.inner(model, batch, key, carry)
@@ -135,10 +141,10 @@ class Accumulated(GradientFunction):
         return mean_of(total, carries, model)
 
 
-def accumulate(objective: Any, n: Any, *, axes: Any = None) -> GradientFunction:
+def accumulate(objective: Objective, n: int, *, axes: PyTree = None) -> GradientFunction:
     """The gradient of a batch in `n` parts, one after another: the memory of a part, the gradient of the whole.
 
-    Losses are sums with counts, so the result is the gradient of the batch's mean, also where the parts hold unequal
+    Losses are sums with counts, so the result is the gradient of the batch's mean even if the parts hold unequal
     numbers of real entries: not the mean of their means. Row `i` goes into part `i mod n`. All parts are one compiled
     program.
 
@@ -152,7 +158,7 @@ def accumulate(objective: Any, n: Any, *, axes: Any = None) -> GradientFunction:
             arrays of a carry have rows first, always.
 
     Returns:
-        A `GradientFunction`, for `make_step` and `fit` or for a loop of one's own. Part `i` gets the key
+        A `GradientFunction`, for `make_step` and `fit` or for a loop of your own. Part `i` gets the key
         `fold_in(key, i)`.
 
     Raises:
@@ -160,7 +166,9 @@ def accumulate(objective: Any, n: Any, *, axes: Any = None) -> GradientFunction:
         ValueError: `n` is below 1, or `axes` holds another string; at the first step, rows that cannot be divided by
             `n`, arrays of different numbers of rows, or `axes` that do not fit the batch.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import equinox as eqx, jax, jax.numpy as jnp
         >>> from sequinox.train import GradientFunction, accumulate, squared_error
         >>> def objective(model, batch, key):
@@ -170,17 +178,19 @@ def accumulate(objective: Any, n: Any, *, axes: Any = None) -> GradientFunction:
         >>> whole, parts = GradientFunction(objective)(model, batch, None), accumulate(objective, 2)(model, batch, None)
         >>> bool(jnp.allclose(whole.grads.weight, parts.grads.weight)), int(parts.loss.count)
         (True, 3)
+
+        ```
     """
-    return Accumulated(objective, check_integer("accumulate", "n", n, 1), check_axes("accumulate", axes))
+    return Accumulated(objective, size(n, "accumulate", "n"), check_axes("accumulate", axes))
 
 
-def as_gradient_function(objective: Any) -> GradientFunction:
+def as_gradient_function(objective: Objective) -> GradientFunction:
     """`objective` with its gradient, unless it has one already."""
     return objective if isinstance(objective, GradientFunction) else GradientFunction(objective)
 
 
 def _within(who: str, gradients: GradientFunction) -> GradientFunction:
-    """The same, but for parts of a batch."""
+    """A copy that knows that it is called with parts of a batch, by `who`."""
     gradients = copy.copy(gradients)
     gradients.part_of = gradients.part_of or who
     if isinstance(gradients, Accumulated):
@@ -189,12 +199,12 @@ def _within(who: str, gradients: GradientFunction) -> GradientFunction:
 
 
 def cut(tree: PyTree) -> PyTree:
-    """The whole of a state without its derivative."""
+    """A state through which no gradient flows."""
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, tree)
 
 
-def fold_in(key: Any, i: Any) -> Any:
-    """`jax.random.fold_in`, where there is a key."""
+def fold_in(key: PRNGKey | None, i: Any) -> PRNGKey | None:
+    """`jax.random.fold_in`; None without a key."""
     return None if key is None else jax.random.fold_in(key, i)
 
 
@@ -207,16 +217,16 @@ class Sum(NamedTuple):
 
 
 def nothing_of(part: Callable[[Any], Gradients]) -> Sum:
-    """The sum of no parts, in the types of one."""
+    """The empty sum, in the shapes and dtypes of a part's gradients."""
     kind = jax.eval_shape(part, jax.ShapeDtypeStruct((), jnp.int32))
     zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
     # Half precision would lose small parts.
-    weighted = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, _sum_dtype(leaf.dtype)), kind.grads)
+    weighted = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, wide(leaf.dtype)), kind.grads)
     return Sum(jax.tree.map(zeros, kind.loss), jax.tree.map(zeros, kind.metrics), weighted)
 
 
 def add(so_far: Sum, got: Gradients) -> tuple[Sum, PyTree]:
-    """One part more; its carry beside, as a scan's body gives them."""
+    """The sum with one more part, and that part's carry: what the body of a scan returns."""
 
     def weigh(total: Any, grad: Any) -> Any:
         return total + grad.astype(total.dtype) * jnp.asarray(got.loss.count).astype(total.dtype)
@@ -237,27 +247,27 @@ def mean_of(total: Sum, carry: PyTree, model: PyTree) -> Gradients:
     return Gradients(total.loss, total.metrics, jax.tree.map(divide, total.weighted, params), carry)
 
 
-def call_objective(objective: Any, model: PyTree, batch: Any, key: Any, *carry: PyTree) -> Any:
-    """What an objective returns; one that takes a model and a batch only is called without a key."""
+def call_objective(objective: Objective, model: PyTree, batch: PyTree, key: PRNGKey | None, *carry: PyTree) -> Any:
+    """Calls an objective, without the key if it takes only a model and a batch."""
     arguments = (model, batch, key, *carry)
     if not carry and not _takes_key(objective) and _takes(objective, 2):
         return objective(model, batch)
     try:
         inspect.signature(objective).bind(*arguments)
-    except TypeError as error:  # Python would say it without a word about carries
+    except TypeError as error:  # Python's own message would not mention the carry
         wanted = (
             "(model, batch, key, carry), as there is a carry"
             if carry
             else "(model, batch, key) or (model, batch), as there is no carry"
         )
-        raise TypeError(f"objective must take {wanted}: {error}.") from None
+        raise TypeError(f"objective must take {wanted}: {error}") from None
     except ValueError:  # a function without a signature
         pass
     return objective(*arguments)
 
 
-def _takes_key(objective: Any) -> bool:
-    """Whether it takes three, and the third is no option of its own, such as `scale=2.0`."""
+def _takes_key(objective: Objective) -> bool:
+    """Whether it takes three arguments, the third of which is no option of its own, such as `scale=2.0`."""
     if not _takes(objective, 3):
         return False
     try:
@@ -267,7 +277,7 @@ def _takes_key(objective: Any) -> bool:
     return all(p.name == "key" or p.kind is p.KEYWORD_ONLY or p.default in (p.empty, None) for p in third)
 
 
-def _takes(objective: Any, n: int) -> bool:
+def _takes(objective: Objective, n: int) -> bool:
     try:
         inspect.signature(objective).bind(*range(n))
     except TypeError:
@@ -278,28 +288,28 @@ def _takes(objective: Any, n: int) -> bool:
 
 
 def check_objective(returned: Any, carries: bool, part_of: str | None = None) -> tuple[Total, dict[str, Total], PyTree]:
-    """What an objective returned, checked, its numbers as arrays; `part_of`: who sums it over parts of a batch."""
+    """What an objective returned, checked, its numbers as arrays. `part_of`: who sums it over parts of a batch."""
     n = 3 if carries else 2
     form = "objective must return " + ("(loss, metrics, carry)" if carries else "(loss, metrics) or the loss")
     form += ", the loss as a number or as Total(sum, count), and metrics as a dict of these"
     if not carries and (isinstance(returned, Total) or not isinstance(returned, (tuple, list, dict, type(None)))):
         returned = returned, {}
     if isinstance(returned, Total) or not isinstance(returned, tuple):
-        raise TypeError(f"{form}; got {kind_of(returned)}.")
+        raise TypeError(f"{form}; got {kind_of(returned)}")
     if len(returned) != n:
         hint = " (a carry is returned, but none was given: pass carry=)" if not carries and len(returned) == 3 else ""
-        raise TypeError(f"{form}; got a tuple of {len(returned)}{hint}.")
+        raise TypeError(f"{form}; got a tuple of {len(returned)}{hint}")
     loss, metrics = returned[:2]
     if not isinstance(metrics, dict):
-        raise TypeError(f"{form}; its second is {kind_of(metrics)}.")
+        raise TypeError(f"{form}; its second is {kind_of(metrics)}")
     for name in metrics:
         if not isinstance(name, str):
-            raise TypeError(f"{form}; metrics must have names, got {name!r}.")
+            raise TypeError(f"{form}; metrics must have names, got {name!r}")
     loss = _as_total("the loss", loss, form, part_of)
     metrics = {name: _as_total(f"metric {name!r}", value, form, part_of) for name, value in metrics.items()}
     dtype = loss.total.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"{form}; the loss must be a floating number, got {dtype}, which has no derivative.")
+        raise TypeError(f"{form}; the loss must be a floating number, got {dtype}, which has no derivative")
     return loss, metrics, returned[2] if carries else None
 
 
@@ -309,17 +319,17 @@ def _as_total(what: str, value: Any, form: str, part_of: str | None) -> Total:
     numbers = {"": value} if plain else {" total": value.total, " count": value.count}
     for name, number in numbers.items():
         if not isinstance(number, (bool, int, float, np.generic, np.ndarray, jax.Array)):
-            raise TypeError(f"{form}; {what}{name} is {kind_of(number)}.")
+            raise TypeError(f"{form}; {what}{name} is {kind_of(number)}")
         if jnp.shape(number):
             hint = f": give its mean, or Total({what.split()[-1]}.sum(), how_many)" if plain else ""
-            raise TypeError(f"{form}; {what}{name} has shape {jnp.shape(number)}, not (){hint}.")
+            raise TypeError(f"{form}; {what}{name} has shape {jnp.shape(number)}, not (){hint}")
     if plain and part_of is not None:
         raise TypeError(
             f"{part_of}: {what} is a plain number, and parts of a batch need Total(sum, count) (from sequinox.train): "
-            "they may hold unequal numbers of entries, and the mean of their means is not the mean of all."
+            "they may hold unequal numbers of entries, and the mean of their means is not the mean of all"
         )
 
-    def as_number(x: Any) -> Any:  # a truth value counts as 0 or 1; a sum in half precision would stand still
+    def as_number(x: Any) -> Any:  # True counts as 1; a sum in half precision would stop growing
         if x.dtype == bool:
             return x.astype(jnp.float32)
         return x.astype(wide(x.dtype)) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -328,27 +338,23 @@ def _as_total(what: str, value: Any, form: str, part_of: str | None) -> Total:
 
 
 def kind_of(value: Any) -> str:
-    """What came, in words."""
+    """What kind of thing came, for an error."""
     if isinstance(value, (np.ndarray, jax.Array)):
         return f"an array of shape {value.shape}"
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
-def _sum_dtype(dtype: Any) -> Any:
-    return dtype if jnp.issubdtype(dtype, jnp.complexfloating) else wide(dtype)
-
-
 def _check_rows(rows: int | None, n: int, carry: PyTree) -> None:
     if rows is None:
-        raise ValueError(f"accumulate: no array of the batch has rows, which {n} parts could share.")
+        raise ValueError(f"accumulate: no array of the batch has rows, which {n} parts could share")
     if rows % n:
-        raise ValueError(f"accumulate: the batch has {rows} rows, which {n} parts do not divide.")
+        raise ValueError(f"accumulate: the batch has {rows} rows, which {n} parts do not divide")
     for path, leaf in jax.tree_util.tree_leaves_with_path(carry):
         if jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(
                 f"accumulate: carry{jax.tree_util.keystr(path)} must have the {rows} rows of the batch first, got "
-                f"shape {jnp.shape(leaf)}."
+                f"shape {jnp.shape(leaf)}"
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from .._arguments import check_integer
+from ..._checks import size
 from ..data._axes import check_axes, kinds_of
 from ._state import TrainState
 
@@ -26,20 +26,31 @@ class DataParallel:
     or divided among them by a rule. In several processes (`jax.distributed`) the mesh spans them all, and each feeds
     its rows of the batch.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax
         >>> from sequinox.train import DataParallel
         >>> everywhere = DataParallel()  # all devices there are
         >>> everywhere.n_devices == len(jax.devices())
         True
+
+        ```
     """
 
-    def __init__(self, mesh: Any = None, *, axis: str | None = None, rule: Any = None, batch_axes: Any = None):
+    def __init__(
+        self,
+        mesh: Mesh | None = None,
+        *,
+        axis: str | None = None,
+        rule: Rule | None = None,
+        batch_axes: PyTree = None,
+    ):
         """
         Arguments:
             mesh: a `jax.sharding.Mesh`. Default: all devices of all processes, on one axis `"data"`.
             axis: the mesh's axis over which rows are divided. Default: its first.
-            rule: `rule(path, shape)` gives the `PartitionSpec` of an array of the model or of the optimiser's state,
+            rule: `rule(path, shape)` returns the `PartitionSpec` of an array of the model or of the optimiser's state,
                 or None for a copy on every device. Paths are those of checkpoints, such as `.model.layers[0].W_z`.
                 Default: copies. See [`shard_largest_axis`][sequinox.train.shard_largest_axis].
             batch_axes: which arrays of a batch have rows, as `axes` of [`accumulate`][sequinox.train.accumulate].
@@ -52,19 +63,19 @@ class DataParallel:
         if mesh is None:
             mesh = Mesh(np.asarray(jax.devices()), ("data",))
         if not isinstance(mesh, Mesh):
-            raise TypeError(f"DataParallel: mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}.")
+            raise TypeError(f"DataParallel: mesh must be a jax.sharding.Mesh, got {type(mesh).__name__}")
         if rule is not None and not callable(rule):
-            raise TypeError(f"DataParallel: rule must be a function (path, shape), got {type(rule).__name__}.")
+            raise TypeError(f"DataParallel: rule must be a function (path, shape), got {type(rule).__name__}")
         axis = mesh.axis_names[0] if axis is None else axis
         if axis not in mesh.axis_names:
-            raise ValueError(f"DataParallel: axis must be one of the mesh's axes {mesh.axis_names}, got {axis!r}.")
+            raise ValueError(f"DataParallel: axis must be one of the mesh's axes {mesh.axis_names}, got {axis!r}")
         # XLA is to divide the work by itself; `jax.make_mesh` gives axes on which every program states its own.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self._axis, self._rule = axis, rule
         self._batch_axes = check_axes("DataParallel", batch_axes, "batch_axes")
         local = [device for device in self.mesh.devices.flat if device.process_index == jax.process_index()]
         if not local:
-            raise ValueError("DataParallel: mesh holds no device of this process.")
+            raise ValueError("DataParallel: mesh holds no device of this process")
         self._spans_processes = len(local) < self.mesh.devices.size
 
     @property
@@ -134,7 +145,7 @@ class DataParallel:
             if has_rows and np.shape(leaf)[0] % max(parts, 1):
                 raise ValueError(
                     f"DataParallel: batch{jtu.keystr(path)} has {np.shape(leaf)[0]} rows, which cannot be divided by "
-                    f"{parts} devices."
+                    f"{parts} devices"
                 )
             sharding = NamedSharding(self.mesh, spec)
             if not self._spans_processes or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
@@ -162,7 +173,7 @@ class DataParallel:
         return jax.make_array_from_callback(local.shape, sharding, lambda index: local[index])
 
 
-def shard_largest_axis(n: Any, axis: str = "data", *, min_size: Any = 2**14) -> Rule:
+def shard_largest_axis(n: int, axis: str = "data", *, min_size: int = 2**14) -> Rule:
     """A rule for `DataParallel`: large arrays are divided along their largest axis that `n` divides.
 
     Parameters and the optimiser's averages then take a part of their memory on each device; XLA gathers a weight where
@@ -181,22 +192,23 @@ def shard_largest_axis(n: Any, axis: str = "data", *, min_size: Any = 2**14) -> 
         TypeError: `n` or `min_size` is not an integer.
         ValueError: they are below 1.
 
-    Source: Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models, SC 2020, stage 3.
+    Source: [Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), stage 3.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.train import shard_largest_axis
         >>> rule = shard_largest_axis(4)
         >>> tuple(rule(".model.W", (128, 256))), rule(".model.b", (256,))
         ((None, 'data'), None)
+
+        ```
     """
-    n, min_size = (
-        check_integer("shard_largest_axis", "n", n, 1),
-        check_integer("shard_largest_axis", "min_size", min_size, 1),
-    )
+    n, min_size = size(n, "shard_largest_axis", "n"), size(min_size, "shard_largest_axis", "min_size")
 
     def rule(path: str, shape: tuple[int, ...]) -> PartitionSpec | None:
         del path
-        axes = [i for i, size in enumerate(shape) if size % n == 0 and size >= n]
+        axes = [i for i, length in enumerate(shape) if length % n == 0 and length >= n]
         if not axes or int(np.prod(shape)) < min_size:
             return None
         largest = max(axes, key=lambda i: shape[i])

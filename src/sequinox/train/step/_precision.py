@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ..._precision import cast
-from ._gradients import GradientFunction, call_objective
+from ..._types import DType
+from ._gradients import GradientFunction, Objective, call_objective
 
 
 def mixed_precision(
-    objective: Any, dtype: Any = jnp.bfloat16, *, inputs: Callable[[Any], Any] | None = None
-) -> Callable[..., Any]:
+    objective: Objective, dtype: DType = jnp.bfloat16, *, inputs: Callable[[Any], Any] | None = None
+) -> Objective:
     """An objective that computes in half precision, while parameters, gradients and the optimiser stay in single.
 
     The model is [cast][sequinox.cast] on its way into the objective, and its gradient comes back in the parameters' own
@@ -23,11 +24,11 @@ def mixed_precision(
     [`KEEPS_FLOAT32`][sequinox.KEEPS_FLOAT32]. Targets are not touched: a number to be predicted has no digits to spare.
 
     Arguments:
-        objective: as of `make_step`, with or without a carry. The carry must be in the dtype the layer gives:
+        objective: as of `make_step`, with or without a carry. The carry must be in the dtype that the layer returns:
             `model.init_state(batch, dtype)`.
         dtype: of the computation. Default: bfloat16, which has the range of float32, so that nothing needs scaling.
             float16 is refused: gradients below 6e-8 vanish in it.
-        inputs: `inputs(batch)` selects what is cast besides, as in `equinox.tree_at`. Default: `batch.inputs` where the
+        inputs: `inputs(batch)` selects what is also cast, as in `equinox.tree_at`. Default: `batch.inputs` where the
             batch has that field (`SequenceBatch`), nothing otherwise. Floating arrays are cast, tokens are not.
 
     Returns:
@@ -37,9 +38,11 @@ def mixed_precision(
         TypeError: `objective` is not a plain objective.
         ValueError: `dtype` is not bfloat16, float32 or float64.
 
-    Source: Micikevicius et al., Mixed precision training, ICLR 2018, section 3.1 (a single-precision master copy).
+    Source: [Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740), section 3.1 (a single-precision master copy).
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> from sequinox.train import GradientFunction, mixed_precision, squared_error
         >>> def objective(model, batch, key):
@@ -50,15 +53,17 @@ def mixed_precision(
         >>> got = GradientFunction(half)(sqx.GRU(3, 4, jax.random.key(0)), batch, None)
         >>> str(got.loss.total.dtype), str(got.grads.W.dtype)
         ('float32', 'float32')
+
+        ```
     """
     if not callable(objective) or isinstance(objective, GradientFunction):
         raise TypeError(
             f"mixed_precision: objective must be a plain objective, got {type(objective).__name__}; put it inside: "
-            "accumulate(mixed_precision(...), n)."
+            "accumulate(mixed_precision(...), n)"
         )
     dtype = jnp.dtype(dtype)
     if dtype not in (jnp.bfloat16, jnp.float32, jnp.float64):
-        raise ValueError(f"mixed_precision: dtype must be bfloat16, float32 or float64, got {dtype}.")
+        raise ValueError(f"mixed_precision: dtype must be bfloat16, float32 or float64, got {dtype}")
 
     def lowered(model: PyTree, batch: Any, key: Any, *carry: PyTree) -> Any:
         select = inputs

@@ -1,19 +1,23 @@
-"""Everything a run needs to go on, and how it begins."""
+"""Everything that a run needs to continue, and how it starts."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Int, Key, PyTree
 
+from ..._types import PRNGKey
 from ..losses._total import Total
 
+M = TypeVar("M")  # a model
 
-class TrainState(eqx.Module):
-    """Everything a run needs to go on, as one PyTree.
+
+class TrainState(eqx.Module, Generic[M]):
+    """Everything that a run needs to continue, as one PyTree.
 
     Attributes:
         model: the model.
@@ -23,13 +27,13 @@ class TrainState(eqx.Module):
         carry: what the objective carries from batch to batch (the state of a layer, in truncated BPTT), or None.
     """
 
-    model: PyTree
+    model: M
     opt_state: PyTree
     key: Key[Array, ""]
     step: Int[Array, ""]
     carry: PyTree
 
-    def __init__(self, model: PyTree, opt_state: PyTree, key: Any, step: Any, carry: PyTree = None):
+    def __init__(self, model: M, opt_state: PyTree, key: Key[Array, ""], step: Int[Array, ""], carry: PyTree = None):
         self.model = model
         self.opt_state = opt_state
         self.key = key
@@ -42,9 +46,9 @@ class StepReport(NamedTuple):
 
     Attributes:
         totals: `"loss"`, the objective's own metrics and `"grad_norm"` (before clipping), each a `Total`; `"clipped"`,
-            the share of steps whose norm passed a bound, where there is one; and what the optimiser tells of itself:
+            the share of steps whose norm passed a bound, where there is one; and what the optimiser reports itself:
             `"clip_limit"` of `adaptive_clip`, the numbers of `optax.inject_hyperparams` under their names. All zero
-            for a skipped step, so that one NaN does not blot out the steps it is summed with.
+            for a skipped step, so that one NaN does not hide the steps it is summed with.
         skipped: int32, 1 if the update was skipped.
     """
 
@@ -52,7 +56,9 @@ class StepReport(NamedTuple):
     skipped: Array
 
 
-def init_train_state(model: PyTree, optimiser: Any, key: Any, carry: PyTree = None) -> TrainState:
+def init_train_state(
+    model: M, optimiser: optax.GradientTransformation, key: PRNGKey, carry: PyTree = None
+) -> TrainState[M]:
     """The state before the first step.
 
     Every array is copied onto the device, as a step may donate its buffers: the caller's model stays usable,
@@ -72,31 +78,34 @@ def init_train_state(model: PyTree, optimiser: Any, key: Any, carry: PyTree = No
         TypeError: `optimiser` is not an optax transformation.
         ValueError: `key` is not one PRNG key, or the model has no array to train.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import equinox as eqx, jax, optax
         >>> from sequinox.train import init_train_state
         >>> model = eqx.nn.Linear(3, 2, key=jax.random.key(0))
         >>> int(init_train_state(model, optax.sgd(0.1), jax.random.key(1)).step)
         0
+
+        ```
     """
     return begin("init_train_state", model, optimiser, key, carry)
 
 
-def begin(who: str, model: PyTree, optimiser: Any, key: Any, carry: PyTree) -> TrainState:
+def begin(who: str, model: M, optimiser: Any, key: Any, carry: PyTree) -> TrainState[M]:
     """As `init_train_state`, with errors in the name of `who`."""
     if not isinstance(key, jax.Array) or not (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
     ):
-        raise ValueError(f"{who}: key must be a PRNG key (jax.random.key(seed)), got {key!r}.")
+        raise ValueError(f"{who}: key must be a PRNG key (jax.random.key(seed)), got {key!r}")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
     if key.ndim:
-        raise ValueError(f"{who}: key must be a single PRNG key, got an array of shape {key.shape}.")
-    if not hasattr(optimiser, "init") or not hasattr(optimiser, "update"):
-        raise TypeError(f"{who}: optimiser must be an optax transformation, got {type(optimiser).__name__}.")
+        raise ValueError(f"{who}: key must be a single PRNG key, got an array of shape {key.shape}")
+    check_optimiser(optimiser, who)
     params = eqx.filter(model, eqx.is_inexact_array)
     if not jax.tree.leaves(params):
-        raise ValueError(f"{who}: model has no floating or complex array to train.")
+        raise ValueError(f"{who}: model has no floating or complex array to train")
     with standard_promotion():
         opt_state = optimiser.init(params)
     carry = jax.tree.map(lambda leaf: leaf if eqx.is_array(leaf) else jnp.asarray(leaf), carry)
@@ -104,9 +113,15 @@ def begin(who: str, model: PyTree, optimiser: Any, key: Any, carry: PyTree) -> T
     return jax.tree.map(_copy, state)
 
 
+def check_optimiser(optimiser: Any, who: str) -> None:
+    """Refuses what is no optax transformation."""
+    if not hasattr(optimiser, "init") or not hasattr(optimiser, "update"):
+        raise TypeError(f"{who}: optimiser must be an optax transformation, got {type(optimiser).__name__}")
+
+
 @contextlib.contextmanager
 def standard_promotion() -> Iterator[None]:
-    """Optax relies on JAX's implicit promotion, also where the user has turned it off for their own code."""
+    """Optax relies on JAX's implicit promotion, even if the user has turned it off for their own code."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 

@@ -1,7 +1,6 @@
 """Truncated backpropagation through time: windows of a long row, and a look back into the samples before one."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,11 +8,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._arguments import check_integer
+from ..._checks import size
+from ..._types import PRNGKey
 from ..data._axes import check_axes, kinds_of, map_along, size_along
 from ._gradients import (
     GradientFunction,
     Gradients,
+    Objective,
     add,
     check_objective,
     cut,
@@ -26,15 +27,14 @@ from ._gradients import (
 class Truncated(GradientFunction):
     """What `truncated_bptt` makes."""
 
-    def __init__(self, objective: Any, length: int, axes: Any):
+    def __init__(self, objective: Objective, length: int, axes: PyTree):
         super().__init__(objective)
         self.length = length
         self.part_of = "truncated_bptt"
         self.axes = axes
 
-    def __call__(self, model: PyTree, batch: Any, key: Any, carry: PyTree = None) -> Gradients:
-        """As of any `GradientFunction`; the objective always has a carry, which is None at the first window if none is
-        given here."""
+    def __call__(self, model: PyTree, batch: PyTree, key: PRNGKey | None, carry: PyTree = None) -> Gradients:
+        """As of any `GradientFunction`; the objective always has a carry, None at the first window if none is given."""
         kinds, time = _along_time("truncated_bptt", batch, self.axes)
         length = self.length
         whole, rest = divmod(time, length)
@@ -43,10 +43,10 @@ class Truncated(GradientFunction):
             return one(batch, key, carry)
 
         window = lambda w: one(_stretch(batch, kinds, w * length, length), fold_in(key, w), carry)
-        total, begun = nothing_of(window), 0
+        total, first = nothing_of(window), 0
         if carry is None:
             total, carry = add(total, window(0))
-            begun = 1
+            first = 1
 
         def body(so_far: Any, w: Any) -> tuple[Any, None]:
             total, carry = so_far
@@ -54,13 +54,13 @@ class Truncated(GradientFunction):
             total, after = add(total, got)
             return (total, same_kind("truncated_bptt", after, carry)), None
 
-        (total, carry), _ = jax.lax.scan(body, (total, carry), jnp.arange(begun, whole))
+        (total, carry), _ = jax.lax.scan(body, (total, carry), jnp.arange(first, whole))
         if rest:
             total, carry = add(total, one(_stretch(batch, kinds, whole * length, rest), fold_in(key, whole), carry))
         return mean_of(total, carry, model)
 
 
-def truncated_bptt(objective: Any, length: Any, *, axes: Any = None) -> GradientFunction:
+def truncated_bptt(objective: Objective, length: int, *, axes: PyTree = None) -> GradientFunction:
     r"""The gradient of long rows in windows of `length` samples, in the memory of one window.
 
     The state is carried from window to window with its gradient cut: a loss reaches back to its window's first sample
@@ -75,7 +75,7 @@ def truncated_bptt(objective: Any, length: Any, *, axes: Any = None) -> Gradient
         objective: `(model, batch, key, carry) -> (loss, metrics, carry)`, on any stretch of samples:
             `ys, carry = model.unroll(batch.inputs, carry, mask=batch.mask)`. In the first window `carry` is what
             `make_step`'s state carries, or None, which `unroll` takes for the initial state.
-        length: of a window, in samples. The last is shorter where the rows' length is no multiple of it.
+        length: of a window, in samples. The last is shorter if the rows' length is no multiple of it.
         axes: which arrays of a batch have time: one string for all, such as `axes="batch time"`, or a prefix of the
             batch's tree (as `in_axes` of `jax.vmap`) that names the leading axes of the arrays there, `"batch time"`,
             `"batch"`, `"time"` or `""`, such as `axes={"x": "batch time", "static": "batch"}`; None anywhere for what
@@ -92,11 +92,12 @@ def truncated_bptt(objective: Any, length: Any, *, axes: Any = None) -> Gradient
         ValueError: `length` is below 1, or `axes` holds another string; at the first step, arrays of which it is not
             known whether they have time, arrays of different lengths, or `axes` that do not fit the batch.
 
-    Source: Williams and Peng, An efficient gradient-based algorithm for on-line training of recurrent network
-        trajectories, Neural Computation 2 (1990), 490-501: truncation at a fixed distance. Windows that do not overlap
-        are what Zaremba, Sutskever and Vinyals (arXiv 1409.2329, section 4.1) train with.
+    Source: [Williams and Peng 1990](https://doi.org/10.1162/neco.1990.2.4.490), truncation at a fixed distance. Windows
+    that do not overlap are what [Zaremba et al. 2014](https://arxiv.org/abs/1409.2329), section 4.1, train with.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> from sequinox.train import squared_error, truncated_bptt
         >>> def objective(model, batch, key, carry):
@@ -108,40 +109,44 @@ def truncated_bptt(objective: Any, length: Any, *, axes: Any = None) -> Gradient
         >>> got = gradients(model, batch, None)
         >>> int(got.loss.count), got.carry.shape
         (400, (2, 4))
+
+        ```
     """
     if isinstance(objective, GradientFunction):
         raise TypeError(
-            "truncated_bptt: objective must be a plain objective; put it inside: accumulate(truncated_bptt(...), n)."
+            "truncated_bptt: objective must be a plain objective; put it inside: accumulate(truncated_bptt(...), n)"
         )
-    length = check_integer("truncated_bptt", "length", length, 1)
+    length = size(length, "truncated_bptt", "length")
     return Truncated(objective, length, check_axes("truncated_bptt", axes))
 
 
-def look_back(objective: Any, n: Any, *, axes: Any = None) -> Callable[..., Any]:
+def look_back(objective: Objective, n: int, *, axes: PyTree = None) -> Objective:
     r"""An objective whose gradient reaches `n` samples further back than its losses.
 
-    For windows that overlap: each begins with `n` samples that earlier windows have counted, and moves on by the rest,
-    $k_1$ samples. So every loss reaches back at least `n` samples and at most $k_2 = n + k_1$, where windows side by
-    side cut the first of them off from everything. `Windows(..., lookback=n)` gives such windows.
+    For windows that overlap: each starts with `n` samples that earlier windows have counted; the rest, $k_1$ samples,
+    are new. So every loss reaches back at least `n` samples and at most $k_2 = n + k_1$; in windows side by
+    side, the first loss reaches back to nothing. `Windows(..., look_back=n)` makes such windows.
 
     Arguments:
         objective: `(model, batch, key, carry) -> (loss, metrics, carry)`.
-        n: how many samples at the start of every window are read for the state's sake alone.
+        n: how many samples at the start of every window are read for the state alone.
         axes: which arrays of a batch have time, as of [`truncated_bptt`][sequinox.train.truncated_bptt]. Default: what
             the batch says itself, as those of `Windows` do.
 
     Returns:
-        An objective of the same form. The carry it takes and gives is the state before a window's first sample.
+        An objective of the same form. The carry it takes and returns is the state before a window's first sample.
 
     Raises:
         TypeError: `n` is not an integer, `objective` is not a function, `axes` holds something else than strings.
         ValueError: `n` is below 1, or `axes` holds another string; at the first step, a window that is not longer than
             `n`, or a batch whose time is not known, as of `truncated_bptt`.
 
-    Source: Williams and Peng 1990, BPTT(h; h'): every h' samples a derivative over the last h; here $h = k_2$ and
-        $h' = k_1$.
+    Source: [Williams and Peng 1990](https://doi.org/10.1162/neco.1990.2.4.490), BPTT(h; h'): every h' samples a
+    derivative over the last h; here $h = k_2$ and $h' = k_1$.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> from sequinox.train import GradientFunction, look_back, squared_error
         >>> def objective(model, batch, key, carry):
@@ -153,15 +158,17 @@ def look_back(objective: Any, n: Any, *, axes: Any = None) -> Callable[..., Any]
         >>> got = gradients(model, window, None, model.init_state(2))
         >>> int(got.loss.count) == 2 * 10 * 4  # the losses of the last 10 samples
         True
+
+        ```
     """
     if not callable(objective) or isinstance(objective, GradientFunction):
-        raise TypeError(f"look_back: objective must be a plain objective, got {type(objective).__name__}.")
-    n, axes = check_integer("look_back", "n", n, 1), check_axes("look_back", axes)
+        raise TypeError(f"look_back: objective must be a plain objective, got {type(objective).__name__}")
+    n, axes = size(n, "look_back", "n"), check_axes("look_back", axes)
 
-    def looking_back(model: PyTree, batch: Any, key: Any, carry: PyTree) -> tuple[Any, ...]:
+    def looking_back(model: PyTree, batch: PyTree, key: PRNGKey | None, carry: PyTree) -> tuple[Any, ...]:
         kinds, time = _along_time("look_back", batch, axes)
         if time <= n:
-            raise ValueError(f"look_back: a window must be longer than n = {n} samples, got {time}.")
+            raise ValueError(f"look_back: a window must be longer than n = {n} samples, got {time}")
         stride, counted, after = time - n, None, None
         cuts = sorted({0, n, stride, time})
         for i, (start, end) in enumerate(itertools.pairwise(cuts)):
@@ -182,7 +189,7 @@ def same_kind(who: str, after: PyTree, before: PyTree) -> PyTree:
     kind = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
     if jax.tree.structure(after) != jax.tree.structure(before):
         got, wanted = jax.tree.structure(after), jax.tree.structure(before)
-        raise TypeError(f"{who}: the carry must keep its structure, got {got} after {wanted}.")
+        raise TypeError(f"{who}: the carry must keep its structure, got {got} after {wanted}")
     differing = [
         f"carry{jtu.keystr(path)}: {was[1]}{list(was[0])} before, {now[1]}{list(now[0])} after"
         for (path, was), now in zip(
@@ -193,10 +200,10 @@ def same_kind(who: str, after: PyTree, before: PyTree) -> PyTree:
         if was != now
     ]
     if differing:
-        hint = (
-            " (A cache that grows cannot be carried: give attention a window, or caches a capacity by with_capacity.)"
+        raise TypeError(
+            f"{who}: the carry must keep its shapes and dtypes; {'; '.join(differing)} (a cache that grows cannot be "
+            "carried: give attention a window, or caches a capacity by with_capacity)"
         )
-        raise TypeError(f"{who}: the carry must keep its shapes and dtypes; " + "; ".join(differing) + "." + hint)
     return jax.tree.map(lambda new, old: jnp.asarray(new).astype(old.dtype) if _is_number(old) else new, after, before)
 
 
@@ -213,7 +220,7 @@ def _along_time(who: str, batch: Any, axes: Any) -> tuple[PyTree, int]:
     kinds = kinds_of(who, batch, axes, time=True)
     time = size_along("time", batch, kinds)
     if time is None:
-        raise ValueError(f"{who}: no array of the batch has time, which could be cut.")
+        raise ValueError(f"{who}: no array of the batch has time, which could be cut")
     return kinds, time
 
 

@@ -19,29 +19,33 @@ def weight_decay_mask(params: PyTree) -> PyTree:
 
     Weights decay: arrays of two axes and more, kernels and embeddings too. Biases, peepholes and gains of norms do not,
     nor what [keeps float32][sequinox.KEEPS_FLOAT32]: a pole that is pulled from 0.999 towards zero is another memory,
-    not a smaller weight. The layers of a `Stack` are judged as each alone; of other arrays with axes in front (an
-    ensemble by `jax.vmap`) call it inside of the `vmap`.
+    not a smaller weight. The layers of a `Stack` are judged as each alone; for other arrays with leading axes (an
+    ensemble by `jax.vmap`) call it inside the `vmap`.
 
     Arguments:
-        params: the parameters, in the modules in which they stand: `equinox.filter(model, eqx.is_inexact_array)`, as
-            the training step hands them to the optimiser.
+        params: the parameters, inside their modules: `equinox.filter(model, eqx.is_inexact_array)`, as the training
+            step hands them to the optimiser.
 
     Returns:
         A tree of True and False, of the structure of `params`.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import equinox as eqx, jax, optax, sequinox as sqx
         >>> from sequinox.train import weight_decay_mask
         >>> optimiser = optax.adamw(1e-3, weight_decay=0.1, mask=weight_decay_mask)  # the function, not its tree
         >>> mask = weight_decay_mask(eqx.filter(sqx.LRU(3, 4, jax.random.key(0)), eqx.is_inexact_array))
         >>> mask.B_re, mask.nu_log
         (True, False)
+
+        ```
     """
     return _decays(params, keeps_float32(params), 0)
 
 
 def _decays(params: PyTree, kept: PyTree, axes: int) -> PyTree:
-    """The mask of what stands inside as many `Stack`s as there are `axes`, each an axis in front."""
+    """The mask of what is inside `axes` nested `Stack`s, each of which adds a leading axis to its arrays."""
     if isinstance(params, _NORMS):
         return jax.tree.map(lambda _: False, params)
     axes += isinstance(params, Stack)

@@ -4,11 +4,14 @@ import collections
 import functools
 import math
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..._types import DType
 
 # Programs in which no products are seen: kernels written by hand, and what runs outside XLA.
 _OPAQUE = ("pallas_call", "ffi_call", "custom_call", "triton_call")
@@ -37,7 +40,7 @@ def count_flops(jaxpr: Any) -> Flops:
     (XLA's own analysis counts the body of any loop once), a condition by its dearer branch.
 
     Arguments:
-        jaxpr: as `jax.jit(f).trace(...).jaxpr` or `jax.make_jaxpr(f)(...)` gives it.
+        jaxpr: as `jax.jit(f).trace(...).jaxpr` or `jax.make_jaxpr(f)(...)` returns it.
     """
     numbers: collections.Counter[Any] = collections.Counter()
     uncounted: set[str] = set()
@@ -88,7 +91,7 @@ def _convolution_products(eqn: Any) -> int:
     return out[layout.out_spec[0]] * out[layout.out_spec[1]] * rhs[layout.rhs_spec[1]] * taps
 
 
-def matmul_peak(device: Any, dtype: Any) -> float:
+def matmul_peak(device: Any, dtype: DType) -> float:
     """Operations a second in square matrix products, the best of a few sizes; measured once a process.
 
     In the precision that JAX is set to, which is what a model's products have.
@@ -112,16 +115,16 @@ def _matmul_peak(device: Any, dtype: Any, precision: Any) -> float:
     return best
 
 
-def min_seconds(run: Any, repeats: int) -> float:
+def min_seconds(run: Callable[[], Any], repeats: int) -> float:
     """The shortest of several runs, after one that is not counted."""
     return min(run_seconds(run, repeats))
 
 
-def run_seconds(run: Any, repeats: int) -> list[float]:
-    """How long each of several runs took, until what it returns is there; after one that is not counted."""
+def run_seconds(run: Callable[[], Any], repeats: int) -> list[float]:
+    """How long each of several runs took, until what it returns is computed; after one that is not counted."""
     taken = []
     for _ in range(repeats + 1):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(run())
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.perf_counter() - start)
     return taken[1:]

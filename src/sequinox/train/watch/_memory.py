@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
+from ..._checks import is_inexact, size
 from ..._layer import SequenceLayer
 from ..._types import State
 from ...attention._cache import is_cache
@@ -44,7 +44,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def memory_estimate(
-    model: Any, batch_size: Any, time: Any, *, optimiser: optax.GradientTransformation | None = None
+    model: SequenceLayer, batch_size: int, time: int, *, optimiser: optax.GradientTransformation | None = None
 ) -> MemoryEstimate:
     """The memory of a training step by formula: states, inputs and outputs of `batch_size` rows of `time` samples,
     weights, gradients and the optimiser's state. Nothing is computed or allocated.
@@ -52,7 +52,7 @@ def memory_estimate(
     A recurrent state counts `time` times, since backpropagation through time keeps one a sample. The state of a layer
     that sees a window of samples (a convolution, pooling) and a cache count as they are after `time` samples. What else
     a derivative keeps (pre-activations, outputs of inner layers, attention's weights) is not in it, nor XLA's working
-    memory: [`profile`][sequinox.train.profile] shows what XLA asks for beside it.
+    memory: [`profile`][sequinox.train.profile] also shows what XLA asks for.
 
     Arguments:
         model: a sequence layer, or its shapes alone: what `eqx.filter_eval_shape` makes of its constructor.
@@ -67,7 +67,9 @@ def memory_estimate(
         TypeError: `model` is no sequence layer; `batch_size` or `time` is not an integer.
         ValueError: `batch_size` or `time` is below 1; `model` reads samples of any width.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import equinox as eqx, jax, sequinox as sqx
         >>> from sequinox.train import memory_estimate
         >>> make = lambda key: sqx.recurrent_net(300, 512, 10_000, key, cell="rnn", pool=None)
@@ -79,21 +81,18 @@ def memory_estimate(
         gradients   22.2 MB
         optimiser   44.4 MB
         total        227 MB
+
+        ```
     """
     who = "memory_estimate"
     if not isinstance(model, SequenceLayer):
-        raise TypeError(f"{who}: model must be a sequence layer, got {type(model).__name__}.")
-    for name, value in (("batch_size", batch_size), ("time", time)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"{who}: {name} must be an integer, got {value!r}.")
-        if value < 1:
-            raise ValueError(f"{who}: {name} must be at least 1, got {value}.")
-    shape = (int(batch_size), int(time))
+        raise TypeError(f"{who}: model must be a sequence layer, got {type(model).__name__}")
+    shape = (size(batch_size, who, "batch_size"), size(time, who, "time"))
     if model.reads_tokens:
         return estimate(model, jax.ShapeDtypeStruct(shape, jnp.int32), optimiser)
     if model.n_in is None:
-        raise ValueError(f"{who}: the model reads samples of any width (n_in is None), so its memory is not known.")
-    params = jax.tree.leaves(eqx.filter(model, _is_trained))
+        raise ValueError(f"{who}: the model reads samples of any width (n_in is None), so its memory is not known")
+    params = jax.tree.leaves(eqx.filter(model, is_inexact))
     return estimate(model, jax.ShapeDtypeStruct((*shape, model.n_in), _dtype(params)), optimiser)
 
 
@@ -102,7 +101,7 @@ def estimate(
 ) -> MemoryEstimate:
     """As `memory_estimate`, for samples of a given shape."""
     optimiser = optax.adam(1e-3) if optimiser is None else optimiser
-    params = eqx.filter(model, _is_trained)
+    params = eqx.filter(model, is_inexact)
 
     def run(model: Any, xs: Any) -> Any:
         return model.unroll(xs, key=jax.random.key(0))
@@ -130,12 +129,7 @@ def _states(layer: SequenceLayer, state: State, time: int) -> int:
         return sum(_states(inner, part, time) for inner, part in parts)
     leaves = jax.tree.leaves(state, is_leaf=is_cache)
     # Counters have no derivative, so none is kept.
-    return sum(_bytes(leaf) if is_cache(leaf) else time * _bytes(eqx.filter(leaf, _is_trained)) for leaf in leaves)
-
-
-def _is_trained(leaf: Any) -> bool:
-    has_dtype = eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-    return has_dtype and jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return sum(_bytes(leaf) if is_cache(leaf) else time * _bytes(eqx.filter(leaf, is_inexact)) for leaf in leaves)
 
 
 def _bytes(tree: Any) -> int:

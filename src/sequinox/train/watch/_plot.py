@@ -4,16 +4,19 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Counts of the steps in a line: nothing to look at, unless asked for.
+Run: TypeAlias = str | os.PathLike[str] | Sequence[Mapping[str, Any]]
+"""A run's directory, its file of metrics, or its history."""
+
+# Counts of the steps in a line: drawn only if asked for.
 _BESIDE = ("steps", "skipped")
 # Losses that span more than this many decades are drawn on a logarithmic scale.
 _DECADES = 1.5
@@ -22,13 +25,14 @@ _STYLES = {"train": "-", "eval": "--"}
 
 
 def plot_metrics(
-    run: Any, path: str | os.PathLike[str] | None = None, *, names: Iterable[str] | None = None
+    run: Run | Mapping[str, Run], path: str | os.PathLike[str] | None = None, *, names: Iterable[str] | None = None
 ) -> "Figure":
     """Draws the metrics of a run, or of several over one another.
 
-    Each metric has a panel, training and evaluation together: `train/loss` is drawn through, `eval/loss` dashed. What
-    is all above 0 and spans more than one and a half decades has a logarithmic scale. A null (a metric that was not
-    finite) is a gap. A run that is still being written can be drawn: a last line that is cut off is left out.
+    Each metric has a panel, training and evaluation together: `train/loss` is a solid line, `eval/loss`
+    dashed. What is all above 0 and spans more than one and a half decades has a logarithmic scale. A null (a metric
+    that was not finite) is a gap. A run that is still being written can be drawn: a last line that is cut off is left
+    out.
 
     Arguments:
         run: a run's directory, a `metrics.jsonl`, or a history such as `fit(...).history`; or several of them by label,
@@ -46,17 +50,21 @@ def plot_metrics(
         ValueError: a line is not one of a metrics file; there is nothing to draw; a name that no run has; `path` with
             another suffix.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.train import plot_metrics
         >>> history = [{"step": 10, "train/loss": 2.0}, {"step": 20, "train/loss": 1.0, "eval/loss": 1.5}]
         >>> figure = plot_metrics(history)
         >>> [axes.get_title() for axes in figure.axes], [line.get_label() for line in figure.axes[0].lines]
         (['loss'], ['train', 'eval'])
+
+        ```
     """
     who = "plot_metrics"
     suffix = None if path is None else Path(path).suffix.lower()
     if suffix is not None and suffix not in _FORMATS:
-        raise ValueError(f"{who}: path must end in one of {', '.join(_FORMATS)}, got {os.fspath(path or '')!r}.")
+        raise ValueError(f"{who}: path must end in one of {', '.join(_FORMATS)}, got {os.fspath(path or '')!r}")
     runs = {str(label): one for label, one in run.items()} if isinstance(run, Mapping) else {"": run}
     curves = {label: _curves(one, who) for label, one in runs.items()}
     there = list(dict.fromkeys(key.partition("/")[2] for one in curves.values() for key in one))
@@ -69,9 +77,9 @@ def plot_metrics(
         chosen = [names] if isinstance(names, str) else list(names)
         missing = [name for name in chosen if name not in there]
         if missing:
-            raise ValueError(f"{who}: names must be among {there}, got {missing}.")
+            raise ValueError(f"{who}: names must be among {there}, got {missing}")
     if not chosen:
-        raise ValueError(f"{who}: there is nothing to draw: no metric was written yet.")
+        raise ValueError(f"{who}: there is nothing to draw: no metric was written yet")
     figure = _draw(chosen, curves)
     if path is not None:
         content = io.BytesIO()
@@ -91,7 +99,7 @@ def _curves(run: Any, who: str) -> dict[str, tuple[list[int], list[float]]]:
             if kind not in _STYLES:
                 continue
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ValueError(f"{who}: {key!r} must be a number or null, got {value!r} at step {line['step']}.")
+                raise ValueError(f"{who}: {key!r} must be a number or null, got {value!r} at step {line['step']}")
             steps, values = found.setdefault(key, ([], []))
             steps.append(line["step"])
             values.append(math.nan if value is None or not math.isfinite(value) else float(value))
@@ -103,21 +111,21 @@ def _lines(run: Any, who: str) -> list[dict[str, Any]]:
         path = Path(run)
         path = path / "metrics.jsonl" if path.is_dir() else path
         if not path.exists():
-            raise FileNotFoundError(f"{who}: there is no {path}.")
+            raise FileNotFoundError(f"{who}: there is no {path}")
         whole = path.read_bytes().split(b"\n")[:-1]  # what has no newline was cut off in the middle
         lines = []
         for i, line in enumerate(whole):
             try:
                 lines.append(json.loads(line))
             except ValueError:
-                raise ValueError(f"{who}: line {i + 1} of {path} is not JSON: {line[:80]!r}.") from None
+                raise ValueError(f"{who}: line {i + 1} of {path} is not JSON: {line[:80]!r}") from None
     elif isinstance(run, list | tuple):
         lines = list(run)
     else:
-        raise TypeError(f"{who}: run must be a directory, a file, a list of lines or a dict of runs, got {run!r}.")
+        raise TypeError(f"{who}: run must be a directory, a file, a list of lines or a dict of runs, got {run!r}")
     for i, line in enumerate(lines):
         if not isinstance(line, dict) or isinstance(line.get("step"), bool) or not isinstance(line.get("step"), int):
-            raise ValueError(f'{who}: a line must be a dict with an integer "step", line {i + 1} is {line!r}.')
+            raise ValueError(f'{who}: a line must be a dict with an integer "step", line {i + 1} is {line!r}')
     return lines
 
 
@@ -127,7 +135,7 @@ def _draw(names: list[str], curves: dict[str, dict[str, tuple[list[int], list[fl
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise ImportError('plot_metrics needs matplotlib: pip install "sequinox[recipes]".') from None
+        raise ImportError('plot_metrics needs matplotlib: pip install "sequinox[recipes]"') from None
 
     n_columns = 2 if len(names) == 4 else min(len(names), 3)
     n_rows = -(-len(names) // n_columns)

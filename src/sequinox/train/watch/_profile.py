@@ -13,13 +13,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from ..._checks import check_key
+from ..._checks import check_key, size, wide
 from ..._layer import SequenceLayer
+from ..._types import PRNGKey
 from ..data._batches import Batch
 from ..data._ragged import Padded
 from ..data._sequence_batch import SequenceBatch
 from ..losses._total import Total
-from ..step._gradients import GradientFunction
+from ..step._gradients import GradientFunction, Objective
 from ..step._state import init_train_state
 from ..step._step import make_step
 from ._flops import Flops, count_flops, matmul_peak, run_seconds
@@ -114,7 +115,7 @@ class Profile(NamedTuple):
             if column
         ]
         height = max(map(len, columns), default=0)
-        # Totals stand in one line, the last.
+        # Totals are in one line, the last.
         filled = [[*c[:-1], *[("", "")] * (height - len(c)), c[-1]] for c in columns]
         table = _aligned([tuple(cell for pair in row for cell in pair) for row in zip(*filled, strict=True)])
         return "\n".join(lines + (["", *table] if table else []))
@@ -122,13 +123,13 @@ class Profile(NamedTuple):
 
 def profile(
     model: PyTree,
-    batch: Any,
+    batch: PyTree,
     *,
-    objective: Any = None,
+    objective: Objective | None = None,
     optimiser: optax.GradientTransformation | None = None,
     carry: PyTree = None,
-    repeats: Any = 10,
-    key: Any = None,
+    repeats: int = 10,
+    key: PRNGKey | None = None,
 ) -> Profile:
     """Measures what a training step of a model costs: time, compilation, operations, memory.
 
@@ -146,7 +147,7 @@ def profile(
         batch: a `SequenceBatch`, a `Padded`, a pair `(inputs, mask)`, or inputs alone, `(*batch, time, n_in)`; with an
             `objective`, whatever that takes.
         objective: `objective(model, batch, key) -> (loss, metrics)`, or a `GradientFunction`, as for `make_step`.
-            Default: the mean square of the outputs, which stands in for a loss.
+            Default: the mean square of the outputs, in the place of a loss.
         optimiser: an optax transformation. Default: Adam.
         carry: what the objective takes as its fourth argument, as in `init_train_state`. Default: it takes three.
         repeats: timed runs, after one that is not timed; the median counts. Default: 10.
@@ -161,7 +162,9 @@ def profile(
         ValueError: `repeats` is below 1; `model` has nothing to train, or lies on several devices; `batch` does not fit
             the model.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> import jax, jax.numpy as jnp, sequinox as sqx
         >>> from sequinox.train import profile
         >>> report = profile(sqx.LSTM(3, 5, jax.random.key(0)), jnp.ones((7, 4, 3)), repeats=1)
@@ -169,31 +172,30 @@ def profile(
         True
         >>> report.estimate.states == 4 * (7 * 4) * (5 + 5)  # bytes, rows, samples, y and c
         True
+
+        ```
     """
     who = "profile"
-    if isinstance(repeats, bool) or not isinstance(repeats, int | np.integer):
-        raise TypeError(f"{who}: repeats must be an integer, got {repeats!r}.")
-    if repeats < 1:
-        raise ValueError(f"{who}: repeats must be at least 1, got {repeats}.")
+    repeats = size(repeats, who, "repeats")
     key = jax.random.key(0) if key is None else check_key(key, who)
     weights = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
     if not weights:
-        raise ValueError(f"{who}: model has no floating or complex array to train.")
+        raise ValueError(f"{who}: model has no floating or complex array to train")
     devices = {device for leaf in weights for device in leaf.devices()}
     if len(devices) > 1:
-        raise ValueError(f"{who}: model must lie on one device, got {len(devices)}.")
+        raise ValueError(f"{who}: model must lie on one device, got {len(devices)}")
     device = devices.pop()
     read = _read(batch)
     if objective is None:
         if not isinstance(model, SequenceLayer):
-            raise TypeError(f"{who}: without an objective, model must be a sequence layer, got {type(model).__name__}.")
+            raise TypeError(f"{who}: without an objective, model must be a sequence layer, got {type(model).__name__}")
         if read is None:
             raise TypeError(
                 f"{who}: without an objective, batch must be a SequenceBatch, a Padded, a pair (inputs, mask) or an "
-                f"array of inputs, got {type(batch).__name__}."
+                f"array of inputs, got {type(batch).__name__}"
             )
         if carry is not None:
-            raise ValueError(f"{who}: a carry needs an objective that takes it.")
+            raise ValueError(f"{who}: a carry needs an objective that takes it")
     optimiser = optax.adam(1e-3) if optimiser is None else optimiser
     numbers, others = eqx.partition(batch if objective is not None else read, eqx.is_array_like)
     numbers = jax.device_put(numbers, device)
@@ -212,7 +214,7 @@ def profile(
         seconds = _median(lambda: run(*arguments), repeats)
         forward = ProgramCost(seconds, compile_seconds, flops.number, flops.uncounted)
 
-    step = make_step(_stand_in if objective is None else objective, optimiser)
+    step = make_step(optimiser, _stand_in if objective is None else objective)
     state, rest = eqx.partition(init_train_state(model, optimiser, key, carry), eqx.is_array)
 
     def take_step(state: Any, numbers: Any) -> Any:
@@ -273,17 +275,17 @@ def _outputs(model: Any, batch: SequenceBatch, key: Any) -> Array:
 def _stand_in(model: Any, batch: SequenceBatch, key: Any) -> tuple[Total, dict[str, Total]]:
     ys = _outputs(model, batch, key)
     squares = jnp.square(jnp.abs(ys))
-    return Total(jnp.sum(squares, dtype=jnp.promote_types(squares.dtype, jnp.float32)), jnp.asarray(ys.size)), {}
+    return Total(jnp.sum(squares, dtype=wide(squares.dtype)), jnp.asarray(ys.size)), {}
 
 
 def _compile(
     run: Callable[..., Any], *arguments: Any, donate: bool = False
 ) -> tuple[Any, float, Flops, ProgramMemory | None]:
     """The compiled program, how long that took, its operations and memory."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     traced = jax.jit(run, donate_argnums=0 if donate else ()).trace(*arguments)
     compiled = traced.lower().compile()
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     asked = compiled.memory_analysis()
     memory = asked and ProgramMemory(
         asked.argument_size_in_bytes, asked.output_size_in_bytes, asked.alias_size_in_bytes, asked.temp_size_in_bytes
@@ -291,8 +293,8 @@ def _compile(
     return compiled, seconds, count_flops(traced.jaxpr), memory
 
 
-def _median(run: Callable[[], Any], repeats: Any) -> float:
-    return statistics.median(run_seconds(run, int(repeats)))
+def _median(run: Callable[[], Any], repeats: int) -> float:
+    return statistics.median(run_seconds(run, repeats))
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

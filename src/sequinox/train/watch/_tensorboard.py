@@ -18,12 +18,16 @@ class TensorBoard:
     the disk when the call returns. What an earlier run left in the directory from the first line's step on is hidden,
     so that a resumed run shows each step once. Of several processes the first writes.
 
-    Look at it with `tensorboard --logdir DIRECTORY`, which is a package of its own.
+    It is shown by `tensorboard --logdir DIRECTORY`, which is a package of its own.
 
-    Examples:
+    ??? example
+
+        ```python
         >>> from sequinox.train import TensorBoard
         >>> with TensorBoard("runs/tensorboard") as tensorboard:  # fit(..., callbacks=[tensorboard])
         ...     tensorboard(10, {"train/loss": 0.5, "eval/loss": None}, None)
+
+        ```
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
@@ -40,7 +44,7 @@ class TensorBoard:
             from tensorboardX import event_file_writer
             from tensorboardX.proto import event_pb2, summary_pb2
         except ImportError:
-            raise ImportError('TensorBoard needs tensorboardX: pip install "sequinox[tensorboard]".') from None
+            raise ImportError('TensorBoard needs tensorboardX: pip install "sequinox[tensorboard]"') from None
         # Not its SummaryWriter: that hands events to a thread, and its flush does not wait for it.
         self._make: Any = event_file_writer.EventsWriter
         self._events: Any = event_pb2
@@ -52,7 +56,7 @@ class TensorBoard:
             make_writable_directory(self._directory)
 
     def begin(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Goes on after these lines: whatever else an earlier run wrote is hidden.
+        """Continues after these lines: whatever else an earlier run wrote is hidden.
 
         Arguments:
             history: the lines written so far (`fit(...).history`); empty for a new run.
@@ -64,13 +68,13 @@ class TensorBoard:
             if line["step"] == last:  # hidden with what came after it at the same step
                 self._write(last, {name: value for name, value in line.items() if name != "step"})
 
-    def __call__(self, step: int, values: Mapping[str, Any], state: Any) -> None:
+    def __call__(self, step: int, values: Mapping[str, Any], state: object) -> None:
         """Writes one line.
 
         Arguments:
             step: the number of steps taken.
             values: numbers or None by name.
-            state: not looked at.
+            state: not read.
         """
         del state
         if self._writer is None:

@@ -1,11 +1,11 @@
-"""Any source of batches, as one iterator that may be able to say where it stands."""
+"""Any source of batches, as one iterator that may be able to return its position."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 
-class Stream:
-    """The iterator of an iterable, begun anew at its end where that is possible.
+class BatchStream:
+    """The iterator of an iterable, started again at its end if that is possible.
 
     `get_state` and `set_state` are passed to the iterator if it has them: grain's protocol.
     """
@@ -14,8 +14,8 @@ class Stream:
         try:
             self._iterator: Iterator[Any] = iter(batches)
         except TypeError:
-            raise TypeError(f"fit: batches must be iterable, got {type(batches).__name__}.") from None
-        # An iterator is its own `iter`: there is nothing to begin anew.
+            raise TypeError(f"fit: batches must be iterable, got {type(batches).__name__}") from None
+        # An iterator is its own `iter`: it cannot be started again.
         self._source = None if self._iterator is batches else batches
 
     @property
@@ -28,7 +28,7 @@ class Stream:
     def set_state(self, state: Any) -> None:
         self._iterator.set_state(state)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __iter__(self) -> "Stream":
+    def __iter__(self) -> "BatchStream":
         return self
 
     def __next__(self) -> Any:

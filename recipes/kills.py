@@ -1,8 +1,8 @@
 """Killing a run at random moments, saving included: is what remains always whole, and the end always the same?
 
-    python recipes/benchmarks/kills.py                 50 kills, about 5 minutes
-    python recipes/benchmarks/kills.py --kills 3
-    python recipes/benchmarks/kills.py --kills 9 --processes 2    two processes of two devices
+    python recipes/kills.py                 50 kills, about 5 minutes
+    python recipes/kills.py --kills 3
+    python recipes/kills.py --kills 9 --processes 2    two processes of two devices
 
 A process trains a GRU on windows of ragged rows (truncated BPTT with the state carried from window to window, half
 precision, dropout, an average of the weights, an adaptive bound on the gradient) and saves every 5 steps. It gets
