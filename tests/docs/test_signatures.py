@@ -35,7 +35,6 @@ def parameters(function: Callable) -> list[inspect.Parameter]:
     return [p for name, p in inspect.signature(function).parameters.items() if name != "self"]
 
 
-@pytest.mark.skip(reason="until all rooms have their types")
 def test_less_than_a_twentieth_of_the_public_parameters_takes_anything():
     of_any, of_all, names = collections.Counter(), collections.Counter(), collections.Counter()
     for name, function in signatures():
