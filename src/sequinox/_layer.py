@@ -35,7 +35,9 @@ from ._show import pdoc
 from ._types import ArrayLike, BatchShape, DType, PRNGKey, State
 
 if TYPE_CHECKING:  # an argument too many: a type checker refuses it, and a call says what to write instead
-    from typing import Never as Misplaced
+    from typing import Never
+
+    Misplaced = Never
 else:
     Misplaced = Any
 

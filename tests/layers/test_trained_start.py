@@ -40,11 +40,27 @@ def by_hand(start: np.ndarray, residual: bool) -> tuple[np.ndarray, np.ndarray]:
     return ys, last
 
 
+class Stepping(sqx.SequenceLayer):
+    """As the RNN, by `step` alone."""
+
+    n_in: int = eqx.field(static=True, default=3)
+    n_out: int = eqx.field(static=True, default=4)
+
+    def init_state(self, batch: Any = (), dtype: Any = None) -> Any:
+        return RNN.init_state(batch, dtype)
+
+    def _step(self, x: Any, state: Any, key: Any) -> Any:
+        return RNN.step(x, state)
+
+
 PROJECTION = sqx.Dense(3, 4, K2)
 LAYERS: dict[str, Any] = {
     "cell": lambda: sqx.TrainedStart(RNN),
     "sequential": lambda: sqx.TrainedStart(sqx.Sequential([jnp.negative, jnp.negative, RNN])),
-    "step-by-step": lambda: sqx.TrainedStart(sqx.Residual(RNN, projection=PROJECTION)),
+    "residual": lambda: sqx.TrainedStart(sqx.Residual(RNN, projection=PROJECTION)),
+    "remat": lambda: sqx.TrainedStart(sqx.Remat(RNN, checkpoint_every=2)),
+    "dropped": lambda: sqx.TrainedStart(sqx.WeightDrop(RNN, 0.0)),
+    "step-by-step": lambda: sqx.TrainedStart(Stepping()),
 }
 
 
@@ -64,7 +80,7 @@ def test_values_states_and_the_gradient_of_the_start(kind: str):
     where = (lambda la: la.start[2]) if kind == "sequential" else (lambda la: la.start)
     layer = eqx.tree_at(where, layer, jnp.asarray(START, jnp.float32))
     (_, (ys, h)), gradient = run(layer)
-    residual = kind == "step-by-step"
+    residual = kind == "residual"
     expected, last = by_hand(START, residual)
     np.testing.assert_allclose(ys, expected, atol=1e-5)
     np.testing.assert_allclose(h, last, atol=1e-5)
@@ -72,6 +88,20 @@ def test_values_states_and_the_gradient_of_the_start(kind: str):
     differences = [(loss(START + e) - loss(START - e)) / 2e-6 for e in 1e-6 * np.eye(4)]
     np.testing.assert_allclose(where(gradient), differences, atol=1e-4)
     assert layer.receptive_field is None and layer.n_out == 4
+
+
+def test_a_stack_goes_back_to_its_trained_starts():
+    """Against steps, each row of which starts afresh where it says so."""
+    layer = sqx.TrainedStart(sqx.Stack([sqx.GRU(3, 3, K1), sqx.GRU(3, 3, K2)]))
+    layer = eqx.tree_at(lambda la: la.start, layer, (jnp.array([0.3, -0.5, 0.9]), jnp.array([-0.2, 0.7, 0.1])))
+    ys, state = layer.unroll(XS, mask=MASK, resets=RESETS)
+    before = layer.init_state(4)
+    for t in range(5):
+        fresh = (RESETS & MASK)[:, t, None]
+        before = tuple(jnp.where(fresh, a, b) for a, b in zip(layer.init_state(4), before, strict=True))
+        y, before = layer.step(jnp.asarray(XS[:, t]), before, mask=MASK[:, t])
+        np.testing.assert_allclose(ys[:, t], y, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state, before)
 
 
 def test_it_begins_as_the_layer_alone_and_counts_are_not_trained():
