@@ -1,7 +1,7 @@
 """What a user sees who writes what another library takes: the error says what to write here."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -56,9 +56,12 @@ HABITS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "jit of a method": (lambda: jax.jit(GRU.step)(XS[:, 0]), r"jax.jit\(lambda x, state: layer.step\(x, state\)\)"),
     "list": (lambda: GRU(XS.tolist()), r"got list: give numpy.asarray\(xs, numpy.float32\)"),
-    "list into a stream": (lambda: sqx.Stream(GRU)([1.0, 2.0, 3.0]), r"Stream: x must .* got list: give numpy.asarray"),
+    "list into a stream": (
+        lambda: sqx.Stream(GRU)(cast(Any, [1.0, 2.0, 3.0])),
+        r"Stream: x must .* got list: give numpy.asarray",
+    ),
     "tensor": (lambda: GRU(Foreign()), r"got Foreign: give xs.numpy\(\)"),
-    "tensor into a stream": (lambda: sqx.Stream(GRU)(Foreign()), r"got Foreign: give x.numpy\(\)"),
+    "tensor into a stream": (lambda: sqx.Stream(GRU)(cast(Any, Foreign())), r"got Foreign: give x.numpy\(\)"),
     "path and model exchanged": (
         lambda: save_model("m.safetensors", GRU),  # pyright: ignore[reportArgumentType]
         r"give the model first, then the path: save_model\(model, 'm.safetensors'\)",

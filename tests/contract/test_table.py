@@ -92,7 +92,7 @@ def test_quick_and_thorough_tests_check_every_promise():
     """All cases of `test_promises.py`, counted: every entry with all promises but those it says it leaves."""
     found = collections.Counter()
     quick = collections.defaultdict(set)
-    (mark,) = (each for each in test_promises.test_promise.pytestmark if each.name == "parametrize")
+    (mark,) = (each for each in vars(test_promises.test_promise)["pytestmark"] if each.name == "parametrize")
     for case in mark.args[1]:
         entry, promise = case.values
         found[entry.name, promise] += 1

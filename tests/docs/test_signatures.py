@@ -6,7 +6,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Union, get_args, get_origin
 
-import pytest
 from test_examples import NAMES
 
 

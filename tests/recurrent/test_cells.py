@@ -110,7 +110,7 @@ def test_the_state_of_an_lstm_is_named_and_a_pair_serves():
     lstm, xs = sqx.LSTM(N_IN, N_HIDDEN, KEY), drawn((4, N_IN))
     y, c = drawn((N_HIDDEN,), 1), drawn((N_HIDDEN,), 2)
     for state in ((y, c), [y, c], sqx.LSTMState(y, c), (np.asarray(y), np.asarray(c))):
-        ys, final = lstm.unroll(xs, state)
+        ys, final = lstm.unroll(xs, state)  # pyright: ignore[reportArgumentType]
         assert isinstance(final, sqx.LSTMState)
         assert jnp.array_equal(ys, lstm.unroll(xs, sqx.LSTMState(y=y, c=c))[0])
     assert jnp.array_equal(final.y, ys[-1])

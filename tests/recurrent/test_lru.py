@@ -67,7 +67,8 @@ def test_single_precision_and_a_plain_pair():
     xs = np.random.default_rng(7).normal(size=(2, 60, N_IN)).astype(np.float32)
     w = {k: np.asarray(v, np.float64) for k, v in sqx.parameters(layer).items()}
     w |= {"xs": xs.astype(np.float64), "re": np.ones((2, N_HIDDEN)), "im": np.zeros((2, N_HIDDEN))}
-    ys, last = layer.unroll(xs, (jnp.ones((2, N_HIDDEN)), jnp.zeros((2, N_HIDDEN))))
+    pair: Any = (jnp.ones((2, N_HIDDEN)), jnp.zeros((2, N_HIDDEN)))
+    ys, last = layer.unroll(xs, pair)
     expected = loop(w)
     np.testing.assert_allclose(ys, expected[0], atol=1e-5)
     assert isinstance(last, sqx.ComplexPair)

@@ -156,7 +156,8 @@ def test_vanilla_is_the_default_and_np_is_without_peepholes():
 def test_the_forget_bias_of_coupled_gates():
     """The forget gate 1 - sigma(-2) is sigma(2)."""
     cell = sqx.LSTM(N_IN, N_HIDDEN, KEY, variant="CIFG", forget_bias=2.0)
-    _, state = cell.step(jnp.zeros(N_IN), (jnp.zeros(N_HIDDEN), jnp.ones(N_HIDDEN)))
+    pair: Any = (jnp.zeros(N_HIDDEN), jnp.ones(N_HIDDEN))
+    _, state = cell.step(jnp.zeros(N_IN), pair)
     np.testing.assert_allclose(state.c, 1 / (1 + np.exp(-2.0)), rtol=1e-6)
     plain = np.asarray(sqx.LSTM(N_IN, N_HIDDEN, KEY, variant="CIFG").b_i)
     assert not np.any(plain) and not np.any(np.signbit(plain))

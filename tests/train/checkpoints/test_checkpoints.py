@@ -1,11 +1,8 @@
 """Checkpoints: what is kept and what comes back. Reported faults: test_faults_checkpoints.py."""
 
-import contextlib
 import gc
-import os
 import re
 import shutil
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -124,17 +121,6 @@ def test_a_step_that_is_no_number_of_steps(tmp_path, step, error, message):
         with pytest.raises(ValueError, match="step 3 must be above 4"):
             checkpoints.save(LIKE, 3)
         assert checkpoints.steps == [4]
-
-
-def copy_what_is_there(source, target):
-    """`copytree` that does not mind a file vanishing under it."""
-    target.mkdir(parents=True)
-    for directory, _, names in os.walk(source):
-        to = target / Path(directory).relative_to(source)
-        to.mkdir(exist_ok=True)
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(Path(directory) / name, to / name)
 
 
 def test_bytes_as_a_data_state_come_back_as_bytes(tmp_path):

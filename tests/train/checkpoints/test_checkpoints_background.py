@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_checkpoints import LIKE, copy_what_is_there
+from stored_files import copy_what_is_there
+from test_checkpoints import LIKE
 
 from sequinox.train import Checkpoints
 

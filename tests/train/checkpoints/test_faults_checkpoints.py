@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from test_checkpoints import LIKE, assert_same, copy_what_is_there, save_all, state
+from stored_files import copy_what_is_there
+from test_checkpoints import LIKE, assert_same, save_all, state
 
 from sequinox.train import Checkpoints
 

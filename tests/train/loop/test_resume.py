@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import tiny_run
-from test_checkpoints import copy_what_is_there
+from stored_files import copy_what_is_there
 
 STEPS = tiny_run.STEPS
 
