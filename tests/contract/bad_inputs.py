@@ -340,7 +340,7 @@ def training() -> list[Case]:
         ("Batches: seed", lambda: train.Batches(np.ones(3), 2, seed=-1), ValueError, ("seed", "-1")),
         ("Batches: state", lambda: train.Batches(np.ones(3), 2, seed=0).set_state({}), ValueError, ("state",)),
         ("fit: steps", lambda: fit(steps=0), ValueError, ("fit", "steps", "0")),
-        ("fit: key", lambda: fit(key=0), ValueError, ("key", "0")),
+        ("fit: key", lambda: fit(key=0), TypeError, ("key", "0")),
         ("fit: objective", lambda: fit(objective=lambda m, b, k: m.W), TypeError, ("loss", "shape", "Total")),
         ("fit: clip_norm", lambda: fit(clip_norm=-1.0), ValueError, ("max_norm", "-1")),
         ("fit: resume without out_dir", lambda: fit(resume=True), ValueError, ("resume", "out_dir")),

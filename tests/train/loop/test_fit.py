@@ -279,7 +279,7 @@ def test_any_iterator_with_grains_protocol_resumes(tmp_path, stop):
         ),
         ({"best": "eval/loss", "out_dir": "x"}, ValueError, "best='eval/loss' needs evaluate"),
         ({"config": {"f": jnp.tanh}, "out_dir": "x"}, TypeError, "fit: config must be JSON-able"),
-        ({"key": 3}, ValueError, "key must be a PRNG key"),
+        ({"key": 3}, TypeError, "key must be a PRNG key"),
         ({"evaluate": lambda model: {"a": "b"}}, TypeError, "evaluate must return numbers, got 'b' for 'a'"),
         ({"evaluate": lambda model: 0.5}, TypeError, "evaluate must return a dict of numbers by name, got float"),
     ],

@@ -246,7 +246,7 @@ def test_arguments_are_checked_before_the_first_step():
         with pytest.raises(ValueError, match="max_norm must be above 0"):
             make_step(optimiser, objective, clip_norm=clip_norm)
     for key in (0, None, jnp.ones(3), jax.random.split(KEY)):
-        with pytest.raises(ValueError, match=r"key must be a (single )?PRNG key"):
+        with pytest.raises(TypeError, match="key must be a PRNG key, such as"):
             init_train_state(linear(), optimiser, key)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no floating or complex array to train"):
         init_train_state({"n": jnp.arange(3)}, optimiser, KEY)

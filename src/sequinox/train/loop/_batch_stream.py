@@ -28,9 +28,6 @@ class BatchStream:
     def set_state(self, state: Any) -> None:
         self._iterator.set_state(state)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __iter__(self) -> "BatchStream":
-        return self
-
     def __next__(self) -> Any:
         try:
             return next(self._iterator)

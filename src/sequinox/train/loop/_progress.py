@@ -1,27 +1,19 @@
-"""A progress bar, where tqdm is installed."""
+"""A progress bar, if tqdm is installed."""
 
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
-
-
-class _Bar(Protocol):
-    def update(self, n: float | None = 1) -> Any: ...
-
-    def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = True, **kwargs: Any) -> Any: ...
+from typing import Any
 
 
 class _NoBar:
-    def update(self, n: float | None = 1) -> None:
-        pass
+    def update(self) -> None: ...
 
-    def set_postfix(self, ordered_dict: Any = None, refresh: bool | None = True, **kwargs: Any) -> None:
-        pass
+    def set_postfix(self, **values: Any) -> None: ...
 
 
 @contextlib.contextmanager
-def progress_bar(total: int, initial: int, enabled: bool) -> Iterator[_Bar]:
+def progress_bar(total: int, initial: int, enabled: bool) -> Iterator[Any]:
     """tqdm's bar (steps, rate, remaining time, and what is set on it), or one that does nothing."""
     # A notebook's stderr is no terminal, and shows a bar all the same.
     if enabled and (sys.stderr.isatty() or "ipykernel" in sys.modules):

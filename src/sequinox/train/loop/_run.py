@@ -30,17 +30,12 @@ _IN_FLIGHT = 2
 
 
 class Run:
-    """One run: its train state, data, log, checkpoints and callbacks. Without a directory nothing is written.
+    """One run: its train state (`arrays` and `skeleton`) after `step` steps, its data, log, checkpoints and callbacks.
 
-    Attributes:
-        log: the metrics.
-        step: the number of steps taken.
-        arrays: those of the train state.
-        skeleton: the rest of it.
-        bar: shows the progress.
+    Without a directory nothing is written.
     """
 
-    bar: Any
+    bar: Any  # of progress
 
     def __init__(
         self,
@@ -54,14 +49,12 @@ class Run:
         resume: bool,
         config: dict[str, Any] | None,
         settings: dict[str, Any],
-        best: str | None,
-        best_mode: str,
-        keep_last: int,
-        keep_best: int,
+        **keep: Any,
     ):
+        """`keep`: which checkpoints, as of `Checkpoints`."""
         self._stream, self._schedule = stream, schedule
         self._evaluate, self._callbacks, self._stop = evaluate, callbacks, stop
-        self._best, self._resumes = best, resume
+        self._best, self._resumes = keep["best"], resume
         self._config = to_json(config or {}, "fit: config")
         self._settings = to_json(settings, "fit: settings")
         self._measured: dict[str, Any] = {}  # at this very step
@@ -82,9 +75,7 @@ class Run:
             if not resume and metrics.exists() and metrics.stat().st_size:
                 raise ValueError(_earlier_run(out_dir, metrics.name))
             self.log = MetricsLog(metrics, resume=resume, read_only=not first)
-            self._checkpoints = Checkpoints(
-                out_dir / "checkpoints", keep_last=keep_last, best=best, best_mode=best_mode, keep_best=keep_best
-            )
+            self._checkpoints = Checkpoints(out_dir / "checkpoints", **keep)
             self._cleanup.callback(self._checkpoints.close)
             if not resume and self._checkpoints.steps:
                 raise ValueError(_earlier_run(out_dir, f"checkpoints of the steps {self._checkpoints.steps}"))
@@ -153,14 +144,20 @@ class Run:
         """Writes the lines whose numbers the device must have by now."""
         self._tell(self.log.flush(self.step - _IN_FLIGHT))
 
-    def is_among_best(self) -> bool:
-        """Whether what was measured at this step is among the best so far; process 0 decides for all of them."""
-        return self._would_be_kept(self._measured)
+    def is_among_best(self, metrics: dict[str, Any] | None = None) -> bool:
+        """Whether these, or what was measured at this step, are among the best so far; process 0 decides for all."""
+        metrics = self._measured if metrics is None else metrics
+        if self._checkpoints is None or self._best not in metrics:
+            return False
+        is_best = self._checkpoints.is_among_best(metrics)
+        if jax.process_count() == 1:
+            return is_best
+        return bool(np.ravel(multihost_utils.process_allgather(np.array(is_best)))[0])
 
     def save(self, metrics: dict[str, Any] | None = None, log_state: dict[str, Any] | None = None) -> None:
         """Saves, unless this step is saved already, with its metric if that makes it one of the best.
 
-        `metrics`: default, those measured at this step. `log_state`: default, that of the log as it is.
+        By default with what was measured at this step, and the log as it is.
         """
         self._tell(self.log.flush())
         if self._checkpoints is None:
@@ -168,7 +165,7 @@ class Run:
         metrics = self._measured if metrics is None else metrics
         again = self.step == self._saved_step
         # Saved because the evaluation failed, and measured after a resume.
-        if again and (self._best in self._saved_metrics or not self._would_be_kept(metrics)):
+        if again and (self._best in self._saved_metrics or not self.is_among_best(metrics)):
             return
         self.log.sync()
         self._checkpoints.save(
@@ -257,14 +254,6 @@ class Run:
         names = [name for name in values if name.startswith(kind)]
         if names and self._best not in names:
             raise ValueError(f"fit: best={self._best!r} is not among the metrics {names}")
-
-    def _would_be_kept(self, values: dict[str, Any]) -> bool:
-        if self._checkpoints is None or self._best not in values:
-            return False
-        is_best = self._checkpoints.is_among_best(values)
-        if jax.process_count() == 1:
-            return is_best
-        return bool(np.ravel(multihost_utils.process_allgather(np.array(is_best)))[0])
 
     def _write_line(self, values: dict[str, Any]) -> None:
         self.log.write(self.step, values)

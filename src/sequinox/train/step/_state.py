@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int, Key, PyTree
 
+from ..._checks import check_key
 from ..._types import PRNGKey
 from ..losses._total import Total
 
@@ -75,8 +76,8 @@ def init_train_state(
         A `TrainState` at step 0.
 
     Raises:
-        TypeError: `optimiser` is not an optax transformation.
-        ValueError: `key` is not one PRNG key, or the model has no array to train.
+        TypeError: `optimiser` is not an optax transformation, or `key` not one PRNG key.
+        ValueError: the model has no array to train.
 
     ??? example
 
@@ -94,14 +95,9 @@ def init_train_state(
 
 def begin(who: str, model: M, optimiser: Any, key: Any, carry: PyTree) -> TrainState[M]:
     """As `init_train_state`, with errors in the name of `who`."""
-    if not isinstance(key, jax.Array) or not (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
-    ):
-        raise ValueError(f"{who}: key must be a PRNG key (jax.random.key(seed)), got {key!r}")
+    key = check_key(key, who)
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.wrap_key_data(key)
-    if key.ndim:
-        raise ValueError(f"{who}: key must be a single PRNG key, got an array of shape {key.shape}")
     check_optimiser(optimiser, who)
     params = eqx.filter(model, eqx.is_inexact_array)
     if not jax.tree.leaves(params):

@@ -96,14 +96,7 @@ class CompiledStep:
     """A step on the arrays of a state. A loop keeps them flat: to take a module of many layers apart is slow."""
 
     def __init__(
-        self,
-        optimiser: optax.GradientTransformation,
-        objective: Objective,
-        *,
-        clip_norm: float | None,
-        donate: bool,
-        parallel: DataParallel | None,
-        who: str = "make_step",
+        self, optimiser: Any, objective: Any, *, clip_norm: Any, donate: bool, parallel: Any, who: str = "make_step"
     ):
         if hasattr(objective, "init") and hasattr(objective, "update"):
             raise TypeError(
@@ -127,7 +120,7 @@ class CompiledStep:
     ) -> tuple[tuple[Any, ...], StepReport]:
         """The next state's arrays, and what was measured."""
         leaves, treedef = jax.tree.flatten(batch)
-        leaves = [_as_array(leaf) for leaf in leaves]
+        leaves = [jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf for leaf in leaves]
         self._count_shapes(batch, tuple(getattr(leaf, "shape", None) for leaf in leaves))
         batch = jax.tree.unflatten(treedef, leaves)
         if self._parallel is not None:
@@ -256,7 +249,3 @@ def _in_types_of(old: PyTree, new: PyTree) -> PyTree:
         return new_leaf if is_key else jnp.asarray(new_leaf).astype(old_leaf.dtype)
 
     return jax.tree.map(cast, old, new)
-
-
-def _as_array(leaf: Any) -> Any:
-    return jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf

@@ -172,10 +172,11 @@ def look_back(objective: Objective, n: int, *, axes: PyTree = None) -> Objective
         stride, counted, after = time - n, None, None
         cuts = sorted({0, n, stride, time})
         for i, (start, end) in enumerate(itertools.pairwise(cuts)):
-            part = objective(model, _stretch(batch, kinds, start, end - start), fold_in(key, i), carry)
-            loss, metrics, carry = check_objective(part, True, "look_back")
+            returned = objective(model, _stretch(batch, kinds, start, end - start), fold_in(key, i), carry)
+            loss, metrics, carry = check_objective(returned, True, "look_back")
             if start >= n:
-                counted = (loss, metrics) if counted is None else _merge(counted, (loss, metrics))
+                part = loss, metrics
+                counted = part if counted is None else jax.tree.map(lambda a, b: a + b, counted, part)
             if end == stride:  # here the next window begins
                 after = cut(carry)
         assert counted is not None
@@ -186,33 +187,22 @@ def look_back(objective: Objective, n: int, *, axes: PyTree = None) -> Objective
 
 def same_kind(who: str, after: PyTree, before: PyTree) -> PyTree:
     """`after`, if it has the tree, shapes and dtypes of `before`; weak types dropped."""
-    kind = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.asarray(leaf).dtype), tree)
     if jax.tree.structure(after) != jax.tree.structure(before):
         got, wanted = jax.tree.structure(after), jax.tree.structure(before)
         raise TypeError(f"{who}: the carry must keep its structure, got {got} after {wanted}")
+    kind = lambda leaf: f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
     differing = [
-        f"carry{jtu.keystr(path)}: {was[1]}{list(was[0])} before, {now[1]}{list(now[0])} after"
-        for (path, was), now in zip(
-            jtu.tree_leaves_with_path(kind(before), is_leaf=_is_kind),
-            jax.tree.leaves(kind(after), is_leaf=_is_kind),
-            strict=True,
-        )
-        if was != now
+        f"carry{jtu.keystr(path)}: {kind(old)} before, {kind(new)} after"
+        for (path, old), new in zip(jtu.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+        if kind(old) != kind(new)
     ]
     if differing:
         raise TypeError(
             f"{who}: the carry must keep its shapes and dtypes; {'; '.join(differing)} (a cache that grows cannot be "
             "carried: give attention a window, or caches a capacity by with_capacity)"
         )
-    return jax.tree.map(lambda new, old: jnp.asarray(new).astype(old.dtype) if _is_number(old) else new, after, before)
-
-
-def _is_kind(leaf: Any) -> bool:
-    return isinstance(leaf, tuple) and len(leaf) == 2 and isinstance(leaf[0], tuple)
-
-
-def _is_number(leaf: Any) -> bool:
-    return not jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+    is_key = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda new, old: new if is_key(old) else jnp.asarray(new).astype(old.dtype), after, before)
 
 
 def _along_time(who: str, batch: Any, axes: Any) -> tuple[PyTree, int]:
@@ -228,7 +218,3 @@ def _stretch(batch: Any, kinds: PyTree, start: Any, length: int) -> Any:
     """`length` samples from `start`, which may be traced."""
     take = lambda leaf, axis: jax.lax.dynamic_slice_in_dim(leaf, start, length, axis)
     return map_along("time", take, batch, kinds)
-
-
-def _merge(one: Any, other: Any) -> Any:
-    return jax.tree.map(lambda a, b: a + b, one, other)

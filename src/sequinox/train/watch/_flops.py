@@ -108,16 +108,11 @@ def _matmul_peak(device: Any, dtype: Any, precision: Any) -> float:
         multiply = jax.jit(jnp.matmul)
         for n in _SIZES:
             a = jnp.full((n, n), 1 / n, dtype)
-            seconds = min_seconds(lambda a=a: multiply(a, a), 5)
+            seconds = min(run_seconds(lambda a=a: multiply(a, a), 5))
             best = max(best, (8 if jnp.iscomplexobj(a) else 2) * n**3 / seconds)
             if seconds > _ENOUGH_SECONDS:
                 break
     return best
-
-
-def min_seconds(run: Callable[[], Any], repeats: int) -> float:
-    """The shortest of several runs, after one that is not counted."""
-    return min(run_seconds(run, repeats))
 
 
 def run_seconds(run: Callable[[], Any], repeats: int) -> list[float]:

@@ -93,7 +93,8 @@ def memory_estimate(
     if model.n_in is None:
         raise ValueError(f"{who}: the model reads samples of any width (n_in is None), so its memory is not known")
     params = jax.tree.leaves(eqx.filter(model, is_inexact))
-    return estimate(model, jax.ShapeDtypeStruct((*shape, model.n_in), _dtype(params)), optimiser)
+    dtype = params[0].dtype if params else jnp.float32
+    return estimate(model, jax.ShapeDtypeStruct((*shape, model.n_in), dtype), optimiser)
 
 
 def estimate(
@@ -134,10 +135,6 @@ def _states(layer: SequenceLayer, state: State, time: int) -> int:
 
 def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
-
-
-def _dtype(params: list[Any]) -> Any:
-    return params[0].dtype if params else jnp.float32
 
 
 def si(number: float, unit: str) -> str:
