@@ -204,7 +204,7 @@ def main(options: Options) -> list[dict[str, Any]]:
     if unknown:
         raise ValueError(f"--only: there is no {', '.join(map(repr, unknown))} among {', '.join(map(repr, networks))}")
     if not options.resume and any(options.out.glob("*/seed_*")):
-        raise ValueError(f"{options.out} holds earlier runs: go on with --resume, or give another --out")
+        raise ValueError(f"{options.out} holds earlier runs: continue with --resume, or give another --out")
     raw = japanese_vowels()
     data = standardise(raw.train, raw.test)
     options.out.mkdir(parents=True, exist_ok=True)

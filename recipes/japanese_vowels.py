@@ -115,12 +115,12 @@ def objective(model, batch, key):
 def hold_out(split: Split, n: int, seed: int) -> tuple[Split, Split]:
     """Without `n` utterances of each speaker, drawn at random; and these."""
     if seed < 0:
-        raise ValueError(f"--seed must be an integer from 0, got {seed}.")
+        raise ValueError(f"--seed must be an integer from 0, got {seed}")
     rng = np.random.default_rng(seed)
     speakers = [np.flatnonzero(split.labels == speaker) for speaker in np.unique(split.labels)]
     most = min(len(rows) for rows in speakers) - 1
     if not 1 <= n <= most:
-        raise ValueError(f"--held-out must be from 1 to {most}, so that something is left to train on, got {n}.")
+        raise ValueError(f"--held-out must be from 1 to {most}, so that something is left to train on, got {n}")
     chosen = np.isin(np.arange(len(split.labels)), [rng.choice(rows, n, replace=False) for rows in speakers])
     return Split(*(array[~chosen] for array in split)), Split(*(array[chosen] for array in split))
 

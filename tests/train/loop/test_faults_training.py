@@ -241,7 +241,7 @@ def test_batches_of_ever_new_shapes_are_warned_about_once():
     optimiser = optax.sgd(0.1)
     objective = lambda model, batch, key: (Total(model * jnp.sum(batch), 1), {})
     step, state = make_step(optimiser, objective), init_train_state(jnp.zeros(()), optimiser, jax.random.key(0))
-    with pytest.warns(UserWarning, match="in 32 different shapes, and each is compiled anew") as warned:
+    with pytest.warns(UserWarning, match="in 32 different shapes, and each is compiled again") as warned:
         for n in range(1, 35):
             state, _ = step(state, np.ones(n, np.float32))
     assert len(warned) == 1

@@ -245,8 +245,7 @@ def fit(
                 elif due.line:
                     run.log.end_line(run.step)
                 run.tell_finished()
-                save = run.is_among_best() or due.save
-                if save and run.step < schedule.steps and not interrupted and not stopped:
+                if (due.save or run.is_among_best()) and run.step < schedule.steps and not interrupted and not stopped:
                     run.save()
             interrupted = interrupted and run.step < schedule.steps
             run.finish(interrupted)

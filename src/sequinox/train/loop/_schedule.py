@@ -37,7 +37,7 @@ class Schedule(NamedTuple):
 
     def at(self, step: int) -> Due:
         """What is due when so many steps have been taken."""
-        is_last = step == self.steps
-        evaluation = self.evaluates and self.evaluate_every is not None and step % self.evaluate_every == 0
-        line = step % self.log_every == 0 and not (is_last and self.evaluates and not evaluation)
-        return Due(line, evaluation, is_last or step % self.save_every == 0)
+        steps, log_every, evaluate_every, save_every, evaluates = self
+        evaluation = evaluates and evaluate_every is not None and step % evaluate_every == 0
+        waits = step == steps and evaluates and not evaluation
+        return Due(step % log_every == 0 and not waits, evaluation, step % save_every == 0 or step == steps)

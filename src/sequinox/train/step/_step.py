@@ -22,6 +22,7 @@ from ._truncated import same_kind
 
 # From here on a warning: no sensible number of buckets is as large.
 _MANY_SHAPES = 32
+_NUMBERS = (bool, int, float, complex)
 _RESERVED = ("loss", "grad_norm", "clipped", "clip_limit", "skipped", "steps")
 
 
@@ -119,21 +120,20 @@ class CompiledStep:
         self, skeleton: Skeleton, arrays: tuple[Any, ...], batch: PyTree
     ) -> tuple[tuple[Any, ...], StepReport]:
         """The next state's arrays, and what was measured."""
-        leaves, treedef = jax.tree.flatten(batch)
-        leaves = [jnp.asarray(leaf) if isinstance(leaf, (bool, int, float, complex)) else leaf for leaf in leaves]
-        self._count_shapes(batch, tuple(getattr(leaf, "shape", None) for leaf in leaves))
-        batch = jax.tree.unflatten(treedef, leaves)
+        leaves = jax.tree.leaves(batch)
+        shapes = tuple(getattr(leaf, "shape", () if isinstance(leaf, _NUMBERS) else None) for leaf in leaves)
+        if shapes not in self._shapes:
+            self._note_shapes(batch, shapes)
+        if () in shapes:  # a Python number would be a constant of the program
+            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, _NUMBERS) else leaf, batch)
         if self._parallel is not None:
             batch = self._parallel.place_batch(batch)
         return self._jitted(skeleton, arrays, batch)
 
-    def _count_shapes(self, batch: Any, shapes: Any) -> None:
-        if shapes in self._shapes:
-            return
+    def _note_shapes(self, batch: Any, shapes: Any) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-            arrays = (jax.Array, np.ndarray, np.generic)
-            is_array = isinstance(leaf, arrays)
-            numeric = is_array or isinstance(leaf, (bool, int, float, complex))
+            is_array = isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+            numeric = is_array or isinstance(leaf, _NUMBERS)
             if not numeric or getattr(getattr(leaf, "dtype", None), "kind", "V") in "OSUMm":
                 where = f"batch{jax.tree_util.keystr(path)}"
                 kind = leaf.dtype if is_array else kind_of(leaf)
