@@ -106,7 +106,7 @@ def test_quick_and_thorough_tests_check_every_promise():
     assert set(quick) == {entry.name for entry in main} - set(COSTLY)
     for entry in main:  # what stands for a class leaves a promise to others only where it is made of them
         assert set(entry.left_out) == (set(COMPOSED) if entry.composed else set())
-        dear = set() if entry.name in REPRESENTATIVES else {"modes", "dtypes", "transforms"}
+        dear = set() if entry.name in REPRESENTATIVES else {"modes", "dtypes", "transforms", "states"}
         if entry.name not in COSTLY:
             assert quick[entry.name] == set(PROMISES) - set(entry.left_out) - dear
     names = {entry.name: entry.of.__module__.split(".")[1] for entry in main}

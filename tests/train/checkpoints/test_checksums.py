@@ -212,6 +212,7 @@ def changed_fields():
     return [pytest.param(*case, id=f"{type(case[0]).__name__}.{case[2]}-{i}") for i, case in enumerate(cases)]
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(("model", "where", "field", "value"), changed_fields())
 def test_no_field_contradicts_its_class_or_the_other_fields(tmp_path, model, where, field, value):
     path = tmp_path / "m.safetensors"

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,13 @@ def remove_incomplete(directory: Path) -> None:
 
 
 def remove(directories: Iterable[Path]) -> None:
-    """Removes directories as far as that goes."""
+    """Removes directories as far as that goes; threads beside one that failed may write into them for a moment."""
     for path in list(directories):
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(10):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
+            time.sleep(0.05)
 
 
 def first_unreadable(directory: Path) -> Path:
