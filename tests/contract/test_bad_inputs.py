@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 GROUPS = {
-    "contract": 85, "constructors": 95, "training": 35, "attention": 280, "averages": 45, "gated": 25,
-    "diagonal": 50, "filters": 80, "convolution": 35, "composition": 60, "regularisers": 55, "interop": 35,
+    "contract": 85,
+    "constructors": 95,
+    "training": 35,
+    "attention": 280,
+    "averages": 45,
+    "gated": 25,
+    "diagonal": 50,
+    "filters": 80,
+    "convolution": 35,
+    "composition": 60,
+    "regularisers": 55,
+    "interop": 35,
 }
 """The groups of cases, and how many each has at least."""
 
