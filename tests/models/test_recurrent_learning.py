@@ -58,7 +58,7 @@ def test_it_learns_to_reverse(attention: bool):
     net = sqx.recurrent_encoder_decoder(
         N_TOKENS, 32, N_TOKENS, KEY, tokens=True, attention=attention, implementation="scan"
     )
-    model = trained(net, 300)
+    model = trained(net, 400)
     source, real, back = task(jax.random.key(2))
     begin = jnp.full((N_ROWS, 1), BEGIN)
     found = sqx.generate(model, begin, LENGTH, state=model.encode(source, mask=real)).tokens
