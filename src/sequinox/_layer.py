@@ -384,11 +384,11 @@ class SequenceLayer(eqx.Module, Generic[S]):
 
     def _check_samples(self, x: Any, who: str, name: str, *, time: bool) -> tuple[Array, tuple[int, ...]]:
         check_array(x, who, name)
-        x = jnp.asarray(x)
+        x, tokens = jnp.asarray(x), self.reads_tokens
         width = "n_in" if self.n_in is None else str(self.n_in)
-        axes = (["time"] if time else []) + ([] if self.reads_tokens else [width])
+        axes = (["time"] if time else []) + ([] if tokens else [width])
         expected = "(*batch, " + ", ".join(axes) + ("," if not axes else "") + ")"
-        if self.reads_tokens:
+        if tokens:
             if not jnp.issubdtype(x.dtype, jnp.integer):
                 raise TypeError(f"{who}: {name} must hold integer tokens, got dtype {x.dtype}")
         elif not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -403,7 +403,7 @@ class SequenceLayer(eqx.Module, Generic[S]):
             )
         if x.ndim < len(axes):
             raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")
-        if not self.reads_tokens and self.n_in is not None and x.shape[-1] != self.n_in:
+        if not tokens and self.n_in is not None and x.shape[-1] != self.n_in:
             raise ValueError(f"{who}: {name} must have shape {expected}, got {x.shape}")
         return x, x.shape[: x.ndim - len(axes)]
 
